@@ -1,0 +1,5 @@
+"""`python -m robustmetric` is the `robustmetric` command."""
+
+from robustmetric.cli import main
+
+main()

@@ -1,0 +1,107 @@
+"""For people with their own loop: evaluate or attack any torch module on tensors."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from robustmetric import records
+from robustmetric.attacks.base import run
+from robustmetric.data.base import Dataset, Split
+from robustmetric.data.transforms import Identity
+from robustmetric.errors import InputError, nearest
+from robustmetric.jobs.arena import Arena
+from robustmetric.jobs.assemble import load_suite
+from robustmetric.jobs.evaluate import run_suite
+from robustmetric.jobs.workers import Workers, describe, generator
+from robustmetric.models.encoder import Encoder
+
+
+def evaluate(
+    encoder: nn.Module,
+    images: Float[Tensor, "batch *shape"],
+    labels: Int[Tensor, " batch"] | Sequence[int],
+    suite: str = "ers224",
+    radius: float | None = None,
+    *,
+    queries: int | None = None,
+    seed: int = 0,
+    batch_size: int = 128,
+) -> list[records.Record]:
+    """Clean retrieval and every attack of a suite on images in [0, 1]; each image searches all the others.
+
+    The encoder runs where its parameters are; its embeddings are scaled to unit length.
+    """
+    images, labels = _checked(images, labels)
+    device = _device(encoder, images)
+    dataset = Dataset("tensors", train=_split(images, labels), queries=_split(images, labels))
+    arena = Arena.prepare(
+        unit(encoder), dataset, Identity(), Workers(device), limit=queries, seed=seed, batch_size=batch_size
+    )
+    context = records.context(describe(device))
+    return [record for record, _ in run_suite(arena, load_suite(suite, radius), seed, context)]
+
+
+def attack(
+    encoder: nn.Module,
+    images: Float[Tensor, "batch *shape"],
+    labels: Int[Tensor, " batch"] | Sequence[int],
+    name: str = "ES",
+    suite: str = "ers224",
+    radius: float | None = None,
+    *,
+    seed: int = 0,
+    batch_size: int = 128,
+) -> Float[Tensor, "batch *shape"]:
+    """The images as one attack of a suite perturbs them, 8-bit, in the ball around the originals."""
+    images, labels = _checked(images, labels)
+    trials = {trial.label: trial for trial in load_suite(suite, radius).trials}
+    if name not in trials:
+        raise InputError(f"{name!r} is not an attack of suite {suite!r}{nearest(name, trials)}")
+    trial = trials[name]
+    dataset = Dataset("tensors", train=_split(images, labels), queries=_split(images, labels))
+    arena = Arena.prepare(unit(encoder), dataset, Identity(), Workers(_device(encoder, images)), batch_size=batch_size)
+    perturbed = [
+        run(
+            trial.attack, trial.engine, arena.model, batch, arena.gallery, generator(arena.workers.device, seed, first, 3)
+        ).inputs
+        for first, _, batch in arena.batches()
+    ]
+    return torch.cat(perturbed).to(images.device)
+
+
+def _checked(images: Tensor, labels: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Images and labels as tensors, or an error that says what is wrong with them."""
+    labels = torch.as_tensor(labels).long()
+    if len(images) != len(labels):
+        raise InputError(f"{len(images)} images and {len(labels)} labels were given; expected one label per image")
+    if len(images) < 2:
+        raise InputError(f"{len(images)} images cannot search one another; expected at least 2")
+    low, high = images.aminmax()
+    if not (torch.isfinite(low) and torch.isfinite(high)):
+        raise InputError("the images hold NaN or infinity; expected numbers in [0, 1]")
+    if low < 0 or high > 1:
+        raise InputError(f"the images span [{low:.3g}, {high:.3g}]; expected [0, 1]: normalise inside the encoder instead")
+    return images, labels
+
+
+def _split(images: Tensor, labels: Tensor) -> Split:
+    classes, numbers = labels.cpu().unique(return_inverse=True)
+    height_width = torch.tensor(images.shape[-2:] if images.dim() == 4 else (1, images.shape[-1]))
+    return Split(
+        inputs=images.float(),
+        labels=numbers,
+        names=tuple(f"image {i}" for i in range(len(images))),
+        sizes=height_width.expand(len(images), 2),
+        class_names=tuple(str(int(c)) for c in classes),
+    )
+
+
+def _device(encoder: nn.Module, images: Tensor) -> torch.device:
+    return next((parameter.device for parameter in encoder.parameters()), images.device)
+
+
+def unit(encoder: nn.Module) -> nn.Module:
+    """The encoder with unit-length embeddings; one of ours is left as it is."""
+    return encoder if isinstance(encoder, Encoder) else Encoder(encoder)

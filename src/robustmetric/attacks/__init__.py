@@ -1,0 +1,1 @@
+"""Attacks: whom to target, what to climb, how to score."""

@@ -1,0 +1,51 @@
+"""Candidate attacks, CA+ and CA- (Zhou et al., ECCV 2020): move an item up or down in the lists of chosen queries."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from robustmetric.attacks.base import Scores, Targets, draw, draw_near, percentile
+from robustmetric.attacks.objectives import demotion, promotion
+from robustmetric.numerics.distances import paired, pairwise
+from robustmetric.types import Batch, Embeddings, Gallery
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Up: W random queries should find the candidate first. Down: W of its near neighbours should find it last.
+
+    Score: CA+ or CA-, the candidate's mean percentile rank in those lists (unattacked: about 50, about 1).
+    """
+
+    direction: Literal["up", "down"]
+    queries: int = 1
+    pool: float = 0.01
+    """CA-: queries are drawn from this share of the gallery, the candidate's nearest neighbours."""
+    role: ClassVar[Literal["query", "candidate"]] = "candidate"
+
+    def choose(self, clean: Embeddings, batch: Batch, gallery: Gallery, generator: torch.Generator | None) -> Targets:
+        if self.direction == "up":
+            index = draw(len(gallery), len(batch), self.queries, clean.device, generator)
+        else:
+            index = draw_near(clean, batch.index, gallery, self.pool, self.queries, generator)
+        queries = gallery.embeddings[index]
+        # The queries stand still, so their distances to the gallery are constants of the climb.
+        lists = pairwise(queries.flatten(0, 1), gallery.embeddings).view(*index.shape, -1)
+        return {"index": index, "queries": queries, "lists": lists}
+
+    def value(self, z: Embeddings, targets: Targets, gallery: Gallery) -> Float[Tensor, " batch"]:
+        objective = promotion if self.direction == "up" else demotion
+        return objective(_distances(z, targets["queries"]), targets["lists"])
+
+    def score(self, z: Embeddings, targets: Targets, batch: Batch, gallery: Gallery) -> Scores:
+        name = "CA+" if self.direction == "up" else "CA-"
+        return {name: percentile(_distances(z, targets["queries"]), targets["lists"])}
+
+
+def _distances(z: Embeddings, queries: Float[Tensor, "batch queries dim"]) -> Float[Tensor, "batch queries"]:
+    """d(q_w, z) for each candidate's own queries."""
+    width = queries.shape[1]
+    return paired(z.repeat_interleave(width, dim=0), queries.flatten(0, 1)).view(-1, width)

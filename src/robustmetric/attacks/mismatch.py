@@ -1,0 +1,29 @@
+"""Targeted mismatch, TMA (Tolias et al., ICCV 2019): give the query the embedding of a random other image."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from robustmetric.attacks.base import Scores, Targets, draw
+from robustmetric.attacks.objectives import alignment
+from robustmetric.types import Batch, Embeddings, Gallery
+
+
+@dataclass(frozen=True)
+class TargetedMismatch:
+    """Maximise cos(z, t) for one random item t. Score: TMA, that cosine; a collapsed model scores high unattacked."""
+
+    role: ClassVar[Literal["query", "candidate"]] = "query"
+
+    def choose(self, clean: Embeddings, batch: Batch, gallery: Gallery, generator: torch.Generator | None) -> Targets:
+        index = draw(len(gallery), len(batch), 1, clean.device, generator)[:, 0]
+        return {"index": index, "target": gallery.embeddings[index]}
+
+    def value(self, z: Embeddings, targets: Targets, gallery: Gallery) -> Float[Tensor, " batch"]:
+        return alignment(z, targets["target"])
+
+    def score(self, z: Embeddings, targets: Targets, batch: Batch, gallery: Gallery) -> Scores:
+        return {"TMA": alignment(z, targets["target"])}

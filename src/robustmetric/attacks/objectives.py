@@ -1,0 +1,59 @@
+"""The formula sheet: what attacks climb, per row, as functions of embeddings and distances. Larger is worse for the model."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from robustmetric.numerics.distances import paired
+from robustmetric.types import Embeddings
+
+FAR = 1e4
+"""Stands for "no such item" in a minimum over distances; distances between embeddings are far below it."""
+
+
+def shift(z: Embeddings, origin: Embeddings) -> Float[Tensor, " batch"]:
+    """ES (Zhou et al. 2020): how far the embedding has moved, d(z, origin)."""
+    return paired(z, origin)
+
+
+def nudged(origin: Embeddings, generator: torch.Generator | None) -> Embeddings:
+    """`origin` moved by 1e-5 in a random direction: from a clean start d(z, origin) has no gradient, to this it has."""
+    direction = torch.empty_like(origin).normal_(generator=generator)
+    return origin + 1e-5 * direction / direction.norm(dim=1, keepdim=True)
+
+
+def approach(z: Embeddings, target: Embeddings) -> Float[Tensor, " batch"]:
+    """GTM: nearness to a target item, -d(z, target)."""
+    return -paired(z, target)
+
+
+def alignment(z: Embeddings, target: Embeddings) -> Float[Tensor, " batch"]:
+    """TMA (Tolias et al. 2019): cosine with a target item; embeddings have unit length."""
+    return (z * target).sum(dim=1)
+
+
+def promotion(
+    chosen: Float[Tensor, "batch chosen"], others: Float[Tensor, "batch #chosen items"]
+) -> Float[Tensor, " batch"]:
+    """CA+, QA+ (Zhou et al. 2020): -mean max(0, chosen - other), 0 once the chosen item ranks first.
+
+    `chosen` are the distances of the items to be moved up; `others` those of the whole gallery in the same list.
+    """
+    return -(chosen[..., None] - others).relu().mean(dim=(1, 2))
+
+
+def demotion(
+    chosen: Float[Tensor, "batch chosen"], others: Float[Tensor, "batch #chosen items"]
+) -> Float[Tensor, " batch"]:
+    """CA-, QA-, GTT: -mean max(0, other - chosen), 0 once the chosen item ranks last."""
+    return -(others - chosen[..., None]).relu().mean(dim=(1, 2))
+
+
+def misranking(distances: Float[Tensor, "batch items"], same: Bool[Tensor, "batch items"]) -> Float[Tensor, " batch"]:
+    """LTM (Wang et al. 2020): -max(0, max distance to another class - min distance to the own class).
+
+    `same` marks the items of the query's own class (the query itself left out by a distance of `FAR` or more).
+    """
+    nearest_same = distances.masked_fill(~same, FAR).amin(dim=1)
+    farthest_other = distances.masked_fill(same | (distances >= FAR), 0).amax(dim=1)
+    return -(farthest_other - nearest_same).relu()

@@ -1,0 +1,42 @@
+"""Query attacks, QA+ and QA- (Zhou et al., ECCV 2020): make a query find chosen items first, or last."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from robustmetric.attacks.base import Scores, Targets, draw, draw_near, percentile
+from robustmetric.attacks.objectives import demotion, promotion
+from robustmetric.numerics.distances import pairwise
+from robustmetric.types import Batch, Embeddings, Gallery
+
+
+@dataclass(frozen=True)
+class Query:
+    """Up: M random items should come first in the query's list. Down: M of its near neighbours should come last.
+
+    Score: QA+ or QA-, the mean percentile rank of those items in the query's list (unattacked: about 50, about 1).
+    """
+
+    direction: Literal["up", "down"]
+    candidates: int = 1
+    pool: float = 0.01
+    """QA-: items are drawn from this share of the gallery, the query's nearest neighbours."""
+    role: ClassVar[Literal["query", "candidate"]] = "query"
+
+    def choose(self, clean: Embeddings, batch: Batch, gallery: Gallery, generator: torch.Generator | None) -> Targets:
+        if self.direction == "up":
+            return {"index": draw(len(gallery), len(batch), self.candidates, clean.device, generator)}
+        return {"index": draw_near(clean, batch.index, gallery, self.pool, self.candidates, generator)}
+
+    def value(self, z: Embeddings, targets: Targets, gallery: Gallery) -> Float[Tensor, " batch"]:
+        distances = pairwise(z, gallery.embeddings)
+        objective = promotion if self.direction == "up" else demotion
+        return objective(distances.gather(1, targets["index"]), distances[:, None])
+
+    def score(self, z: Embeddings, targets: Targets, batch: Batch, gallery: Gallery) -> Scores:
+        name = "QA+" if self.direction == "up" else "QA-"
+        distances = pairwise(z, gallery.embeddings)
+        return {name: percentile(distances.gather(1, targets["index"]), distances[:, None])}

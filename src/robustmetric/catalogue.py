@@ -1,0 +1,80 @@
+"""The only name -> constructor dictionary. Paths, not objects: naming a member imports nothing until it is built.
+
+A defence, attack, data set, loss or metric is one file and one line here; outside the package, a recipe names it by its
+dotted path instead. Names are unique over all kinds, so a recipe needs no more than `name:`.
+"""
+
+CATALOGUE: dict[str, dict[str, str]] = {
+    "data": {
+        "digits": "robustmetric.data.digits.Digits",
+        "mnist": "robustmetric.data.mnist.Mnist",
+        "cifar10": "robustmetric.data.cifar.Cifar",
+        "cub": "robustmetric.data.cub.Cub",
+        "cars": "robustmetric.data.cars.Cars",
+        "sop": "robustmetric.data.sop.Sop",
+        "inshop": "robustmetric.data.inshop.InShop",
+        "tabular": "robustmetric.data.tabular.Tabular",
+        "folder": "robustmetric.data.folder.Folder",
+        "manifest": "robustmetric.data.manifest.Manifest",
+    },
+    "transforms": {
+        "identity": "robustmetric.data.transforms.Identity",
+        "centre_crop": "robustmetric.data.transforms.CentreCrop",
+        "random_crop": "robustmetric.data.transforms.RandomCrop",
+        "random_resized_crop": "robustmetric.data.transforms.RandomResizedCrop",
+        "aspect_centre_crop": "robustmetric.data.transforms.AspectCentreCrop",
+    },
+    "samplers": {
+        "pairs": "robustmetric.data.sampler.Pairs",
+        "balanced": "robustmetric.data.sampler.Balanced",
+        "shuffled": "robustmetric.data.sampler.Shuffled",
+    },
+    "models": {
+        "encoder": "robustmetric.models.encoder.Encoder",
+        "backbone": "robustmetric.models.backbone.encoder",
+        "bn_inception": "robustmetric.models.bn_inception.BNInception",
+        "convnet": "robustmetric.models.convnet.ConvNet",
+        "ensemble": "robustmetric.models.ensemble.Ensemble",
+        "mahalanobis": "robustmetric.models.mahalanobis.Mahalanobis",
+    },
+    "losses": {
+        "triplet": "robustmetric.losses.triplet.Triplet",
+        "proxy_anchor": "robustmetric.losses.proxy_anchor.ProxyAnchor",
+        "pytorch_metric_learning": "robustmetric.losses.adapter.PytorchMetricLearning",
+    },
+    "miners": {
+        "random": "robustmetric.losses.mining.Random",
+        "semihard": "robustmetric.losses.mining.SemiHard",
+        "softhard": "robustmetric.losses.mining.SoftHard",
+        "distance_weighted": "robustmetric.losses.mining.DistanceWeighted",
+        "hardest": "robustmetric.losses.mining.Hardest",
+    },
+    "perturbations": {
+        "ball": "robustmetric.perturb.ball.Ball",
+        "pgd": "robustmetric.perturb.pgd.PGD",
+    },
+    "attacks": {
+        "embedding_shift": "robustmetric.attacks.embedding_shift.EmbeddingShift",
+        "candidate": "robustmetric.attacks.candidate.Candidate",
+        "query": "robustmetric.attacks.query.Query",
+        "targeted_mismatch": "robustmetric.attacks.mismatch.TargetedMismatch",
+        "learn_to_misrank": "robustmetric.attacks.misrank.LearnToMisrank",
+        "top1_misranking": "robustmetric.attacks.top1.TopOneMisranking",
+        "top1_translocation": "robustmetric.attacks.top1.TopOneTranslocation",
+    },
+    "defences": {
+        "plain": "robustmetric.defences.plain.Plain",
+        "madry": "robustmetric.defences.madry.Madry",
+        "est": "robustmetric.defences.est.EmbeddingShiftedTriplet",
+    },
+    "optimisers": {
+        "adam": "robustmetric.optimise.adam",
+        "adamw": "robustmetric.optimise.adamw",
+        "sgd": "robustmetric.optimise.sgd",
+        "constant": "robustmetric.optimise.Constant",
+        "milestones": "robustmetric.optimise.Milestones",
+        "cosine": "robustmetric.optimise.Cosine",
+    },
+}
+
+NAMES: dict[str, str] = {name: path for members in CATALOGUE.values() for name, path in members.items()}

@@ -1,0 +1,199 @@
+"""The command line: each word is a job; errors are one line and exit code 2."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from robustmetric.errors import InputError, nearest
+
+app = typer.Typer(
+    help="Train, attack, certify and compare metric-learning models under adversarial perturbation.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+Devices = Annotated[str, typer.Option(help="How many devices, or which: 2, or 0,3, or auto.")]
+Accelerator = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+Nodes = Annotated[int, typer.Option(help="Machines (under torchrun or SLURM).")]
+Precision = Annotated[str, typer.Option(help="32-true, bf16-mixed, 16-mixed, ...")]
+Strategy = Annotated[str, typer.Option(help="auto, ddp, or another Lightning Fabric strategy.")]
+
+
+@app.callback()
+def _global(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Options of every command."""
+
+
+@app.command()
+def train(
+    recipe: Annotated[str, typer.Argument(help="A recipe by short name (digits/est) or file.")],
+    overrides: Annotated[list[str] | None, typer.Argument(help="Changes: defence.attack.steps=4 seed=1")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The run folder; default runs/<recipe>-seed<n>.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where the run folder stopped.")] = False,
+    skip_unreadable: Annotated[bool, typer.Option(help="Leave unreadable images out, and count them.")] = False,
+    tensorboard: Annotated[bool, typer.Option(help="Also log to TensorBoard (extra).")] = False,
+    devices: Devices = "1",
+    accelerator: Accelerator = "auto",
+    nodes: Nodes = 1,
+    precision: Precision = "32-true",
+    strategy: Strategy = "auto",
+) -> None:
+    """Train a recipe.
+
+    Example: [bold]robustmetric train digits/est seed=1 defence.attack.steps=4[/bold]
+    """
+    from robustmetric.jobs import train as job
+    from robustmetric.jobs.workers import Hardware
+
+    changes = [*(overrides or []), *(["data.skip_unreadable=true"] if skip_unreadable else [])]
+    hardware = Hardware(accelerator, devices, nodes, precision, strategy)
+    try:
+        folder = job.train(recipe, changes, out, resume=resume, hardware=hardware, tensorboard=tensorboard)
+    except job.Interrupted as stopped:
+        words = " ".join([recipe, *(overrides or [])])
+        typer.echo(f"stopped; the state is saved. Go on with: robustmetric train {words} --out {stopped} --resume", err=True)
+        raise typer.Exit(130) from None
+    typer.echo(folder)
+
+
+@app.command()
+def evaluate(
+    target: Annotated[str, typer.Argument(metavar="RUN|RECIPE|MODEL", help="A run folder, a recipe, or my_lab.file.model.")],
+    suite: Annotated[str | None, typer.Argument(help="Attacks by suite name or file; default: the recipe's.")] = None,
+    data: Annotated[str | None, typer.Option(help="Other data: class folders, a zip, a CSV manifest, or a name.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Where results go; default: the run folder.")] = None,
+    radius: Annotated[str | None, typer.Option(help="One radius for every attack: 8/255.")] = None,
+    queries: Annotated[int | None, typer.Option(help="Use this many queries, drawn with the seed.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the attacks' targets and starts.")] = 0,
+    batch: Annotated[int, typer.Option(help="Images attacked at a time.")] = 128,
+    skip_unreadable: Annotated[bool, typer.Option(help="Leave unreadable images out, and count them.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the records as JSON lines.")] = False,
+    devices: Devices = "1",
+    accelerator: Accelerator = "auto",
+    nodes: Nodes = 1,
+    precision: Precision = "32-true",
+) -> None:
+    """Attack a model and score it; finished attacks are not run again.
+
+    Example: [bold]robustmetric evaluate runs/digits-est-seed0 demo[/bold]
+    """
+    from dataclasses import asdict
+
+    from robustmetric.jobs.target import evaluate as job
+    from robustmetric.jobs.workers import Hardware
+
+    found = job(
+        target,
+        suite,
+        data=data,
+        out=out,
+        radius=_number(radius),
+        queries=queries,
+        seed=seed,
+        batch_size=batch,
+        skip_unreadable=skip_unreadable,
+        hardware=Hardware(accelerator, devices, nodes, precision),
+    )
+    if as_json:
+        for record in found:
+            typer.echo(json.dumps(asdict(record)))
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders to compare.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page.")] = Path("report"),
+) -> None:
+    """Make one self-contained HTML page of one or more runs.
+
+    Example: [bold]robustmetric report runs/digits-plain-seed0 runs/digits-est-seed0 -o report[/bold]
+    """
+    from robustmetric.report.page import write_page
+
+    typer.echo(write_page(runs, out))
+
+
+@app.command()
+def demo(out: Annotated[Path, typer.Option("--out", "-o", help="Folder for runs and page.")] = Path("demo")) -> None:
+    """Train a plain and a hardened model on real digits, attack both, and make a page: a few minutes on a laptop.
+
+    Example: [bold]robustmetric demo -o demo[/bold]
+    """
+    from robustmetric.jobs.demo import demo as job
+
+    job(out)
+
+
+@app.command(name="list")
+def list_(
+    kind: Annotated[str | None, typer.Argument(help="data, models, losses, attacks, defences, suites, recipes, ...")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List what recipes can name.
+
+    Example: [bold]robustmetric list defences[/bold]
+    """
+    from robustmetric import recipe
+    from robustmetric.catalogue import CATALOGUE
+
+    shelves: dict[str, list[str]] = {name: sorted(members) for name, members in CATALOGUE.items()}
+    shelves |= {"suites": recipe.listing("suites"), "recipes": recipe.listing()}
+    if kind is not None and kind not in shelves:
+        raise InputError(f"{kind!r} is not a kind of thing we list{nearest(kind, shelves)}")
+    chosen = shelves if kind is None else {kind: shelves[kind]}
+    if as_json:
+        typer.echo(json.dumps(chosen, indent=2))
+        return
+    for name, members in chosen.items():
+        typer.echo(f"{name}: {', '.join(members)}" if kind is None else "\n".join(members))
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="A finished run folder.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for weights and recipe.")] = None,
+    onnx: Annotated[Path | None, typer.Option(help="An ONNX file to write.")] = None,
+) -> None:
+    """Write a run's weights and recipe, and an ONNX graph (pixels in, embeddings out).
+
+    Example: [bold]robustmetric export runs/digits-est-seed0 --onnx encoder.onnx[/bold]
+    """
+    from robustmetric.jobs.export import export as job
+
+    if out is None and onnx is None:
+        raise InputError("nothing to export was named; give --out FOLDER for weights and recipe, --onnx FILE, or both")
+    for path in job(run, out, onnx):
+        typer.echo(path)
+
+
+def _number(text: str | None) -> float | None:
+    """A radius as typed: 8/255, 0.03."""
+    from robustmetric.recipe import parse
+
+    if text is None:
+        return None
+    value = parse(text)
+    if not isinstance(value, int | float) or value < 0:
+        raise InputError(f"radius {text!r} is not a distance; expected a number >= 0, such as 8/255")
+    return float(value)
+
+
+def main() -> None:
+    """Run a command; what the user got wrong is one line on standard error."""
+    try:
+        app()
+    except InputError as error:
+        if "--debug" in sys.argv:
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,1 @@
+"""Data: datasets, the decoded-image cache, batched transforms and batch samplers."""

@@ -1,0 +1,115 @@
+"""Your own images by a CSV manifest: path, label, split, and optionally is_query, is_gallery, camera."""
+
+import csv
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from robustmetric.data.base import data_root
+from robustmetric.data.files import open_tree
+from robustmetric.data.listing import ImageFiles, Listing, Plan
+from robustmetric.errors import InputError
+
+NEEDED = ("path", "label", "split")
+SPLITS = {"train": "train", "test": "test", "validation": "test"}
+YES, NO = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no", ""})
+EXPECTED = "expected the files that the manifest lists, relative to its own folder or to root:"
+
+log = logging.getLogger(__name__)
+
+Row = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Manifest(ImageFiles):
+    """Images listed in a CSV file; paths are relative to `root`, or to the file's own folder."""
+
+    file: str
+
+    def plan(self) -> Plan:
+        """Rows with split "train" train (there may be none); "test" or "validation" rows are queries, gallery, or both."""
+        path = data_root(self.file)
+        rows = read_rows(path)
+        root = path.parent if self.root is None else data_root(self.root)
+        if not root.exists():
+            raise InputError(f"{root} does not exist; {EXPECTED}")
+        tree = open_tree([root])
+        train = [row for row in rows if row["split"] == "train"]
+        test = [row for row in rows if row["split"] == "test"]
+        queries, gallery = roles(test, path)
+        if any(row.get("camera") for row in rows):
+            log.warning("%s: cameras are kept with the images, but matches of the same camera are not left out", path)
+        listed = None if gallery is None else listing(gallery, path)
+        return Plan(
+            path.stem,
+            tree,
+            listing(train, path),
+            listing(queries, path),
+            listed,
+            may_lack_train=not train,
+            layout=EXPECTED,
+        )
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of the file, with checked columns and split names."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            columns = tuple(reader.fieldnames or ())
+            rows = [{key: (value or "").strip() for key, value in row.items() if key} for row in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(
+            f"{path} cannot be read as CSV ({error}); expected a file with columns path,label,split"
+        ) from error
+    missing = [column for column in NEEDED if column not in columns]
+    if missing:
+        raise InputError(
+            f"{path} has no column {missing[0]!r} (found: {', '.join(columns)}); needed are {', '.join(NEEDED)}"
+        )
+    for number, row in enumerate(rows, 2):
+        if row["split"].lower() not in SPLITS:
+            raise InputError(f"{path}, line {number}: split {row['split']!r} is not known; expected train or test")
+        row["split"] = SPLITS[row["split"].lower()]
+        row["line"] = str(number)
+    return rows
+
+
+def roles(test: list[Row], path: Path) -> tuple[list[Row], list[Row] | None]:
+    """Queries and gallery; None for a gallery that is the queries themselves."""
+    if not test or not {"is_query", "is_gallery"} & test[0].keys():
+        return test, None
+    queries = [row for row in test if flag(row, "is_query", path)]
+    gallery = [row for row in test if flag(row, "is_gallery", path)]
+    if queries == gallery:
+        return queries, None
+    both = [row for row in queries if flag(row, "is_gallery", path)]
+    if both:
+        # A query would find itself in the gallery: only a gallery that is the queries leaves each one out.
+        raise InputError(
+            f"{path}, line {both[0]['line']}: {both[0]['path']!r} is query and gallery while others are not; "
+            "mark every test row as both, or each as one"
+        )
+    return queries, gallery
+
+
+def flag(row: Row, column: str, path: Path) -> bool:
+    """A yes or no; yes where the file has no such column."""
+    if column not in row:
+        return True
+    text = row[column].lower()
+    if text not in YES | NO:
+        raise InputError(f"{path}, line {row['line']}: {column} {row[column]!r} is neither true nor false")
+    return text in YES
+
+
+def listing(rows: list[Row], path: Path) -> Listing:
+    """Rows as a listing; labels keep the order in which they first appear."""
+    cameras = None
+    if rows and all(row.get("camera") for row in rows):
+        try:
+            cameras = tuple(int(row["camera"]) for row in rows)
+        except ValueError as error:
+            raise InputError(f"{path}: a camera is not a whole number ({error})") from error
+    found = Listing.of([(row["path"], row["label"]) for row in rows])
+    return Listing(found.paths, found.class_of, found.class_names, cameras)

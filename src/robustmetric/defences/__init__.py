@@ -1,0 +1,1 @@
+"""Defences: a batch to named loss terms."""

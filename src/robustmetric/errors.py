@@ -1,0 +1,16 @@
+"""The one exception that means "the input is wrong": shown as a single line, exit code 2."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class InputError(ValueError):
+    """Says what was given, what was expected, and what to do."""
+
+
+def nearest(word: str, choices: Iterable[str]) -> str:
+    """The tail of an error about an unknown word: "; did you mean 'hm'? (act, est, hm)"."""
+    names = sorted(choices)
+    close = get_close_matches(word, names, n=1)
+    guess = f"; did you mean {close[0]!r}?" if close else ";"
+    return f"{guess} ({', '.join(names)})"

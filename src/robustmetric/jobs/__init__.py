@@ -1,0 +1,1 @@
+"""Jobs: train, evaluate, export, demo. Each reads top to bottom."""

@@ -1,0 +1,143 @@
+"""The arena: a model, the queries it gets and the gallery it searches, embedded once and shared by every attack."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from robustmetric.data.base import Dataset, Split
+from robustmetric.data.protocols import Transform
+from robustmetric.errors import InputError
+from robustmetric.jobs.feed import Feed
+from robustmetric.jobs.folder import fingerprint
+from robustmetric.jobs.workers import Workers, generator
+from robustmetric.perturb.pgd import frozen
+from robustmetric.types import Batch, Gallery
+
+
+@dataclass(frozen=True)
+class Arena:
+    """Where a model is tested: the queries it gets and the gallery it searches, embedded once."""
+
+    model: nn.Module
+    queries: Feed
+    items: Feed
+    rows: Int[Tensor, " queries"]
+    """The queries used, as rows of `queries`."""
+    places: Int[Tensor, " queries"]
+    """Each query's own place in the gallery, -1 where it is not part of it."""
+    gallery: Gallery
+    view: Transform
+    workers: Workers
+    class_names: tuple[str, ...]
+    skipped: int
+    batch_size: int
+
+    @staticmethod
+    def prepare(
+        model: nn.Module,
+        dataset: Dataset,
+        view: Transform,
+        workers: Workers,
+        *,
+        limit: int | None = None,
+        seed: int = 0,
+        batch_size: int = 128,
+    ) -> "Arena":
+        """Embed the gallery; take all queries, or `limit` of them drawn with `seed`."""
+        queries = Feed(dataset.queries, workers.device)
+        items = Feed(dataset.gallery, workers.device) if dataset.gallery is not None else queries
+        model.to(workers.device)
+        rows = _draw(len(queries), limit, seed)
+        arena_gallery = Gallery(
+            embed(model, items, view, workers, batch_size), _aligned_labels(dataset).to(workers.device)
+        )
+        return Arena(
+            model=model,
+            queries=queries,
+            items=items,
+            rows=rows,
+            places=rows if dataset.gallery is None else torch.full_like(rows, -1),
+            gallery=arena_gallery,
+            view=view,
+            workers=workers,
+            class_names=dataset.queries.class_names,
+            skipped=len(dataset.skipped),
+            batch_size=batch_size,
+        )
+
+    def batches(self) -> Iterator[tuple[int, Int[Tensor, " batch"], Batch]]:
+        """This worker's share of the queries: where each batch begins, its positions among the queries, the batch."""
+        chunks = torch.arange(len(self.rows)).split(self.batch_size)
+        for positions in chunks[self.workers.rank :: self.workers.ranks]:
+            rows = self.rows[positions]
+            batch = self.queries.batch(rows, self.view, index=self.places[positions])
+            yield int(positions[0]), positions, as_bytes(batch)
+
+    def settings(self) -> dict[str, Any]:
+        """What a record must say of the arena."""
+        described = {
+            "queries": len(self.rows),
+            "gallery": len(self.gallery),
+            "view": repr(self.view),
+            "batch": self.batch_size,
+            "weights": fingerprint(self.model)[:16],
+        }
+        return {**described, "skipped": self.skipped} if self.skipped else described
+
+
+def embed(
+    model: nn.Module,
+    feed: Feed,
+    view: Transform,
+    workers: Workers,
+    batch_size: int,
+    rows: Int[Tensor, " rows"] | None = None,
+) -> Float[Tensor, "rows dim"]:
+    """Embeddings of a split (or some rows of it), each worker computing its share; images as 8 bits hold them."""
+    rows = torch.arange(len(feed)) if rows is None else rows
+    embeddings: Tensor | None = None
+    with frozen(model) as network, torch.no_grad():
+        for positions in torch.arange(len(rows)).split(batch_size)[workers.rank :: workers.ranks]:
+            z = network(as_bytes(feed.batch(rows[positions], view)).inputs).float()
+            if embeddings is None:
+                embeddings = z.new_zeros(len(rows), z.shape[1])
+            embeddings[positions.to(z.device)] = z
+    if embeddings is None:
+        raise InputError("there is nothing to embed: the split is empty, or there are more processes than batches")
+    if not bool(torch.isfinite(embeddings).all()):
+        bad = int((~torch.isfinite(embeddings).all(dim=1)).nonzero()[0])
+        raise InputError(f"the model's embedding of {feed.names[int(rows[bad])]} holds NaN or infinity; check its weights")
+    return workers.total(embeddings)
+
+
+def as_bytes(batch: Batch) -> Batch:
+    """Images rounded to the 8 bits that a camera or a file holds; flat feature vectors stay as they are."""
+    if batch.inputs.dim() < 3:
+        return batch
+    return Batch((batch.inputs * 255).round() / 255, batch.labels, batch.index)
+
+
+def _aligned_labels(dataset: Dataset) -> Int[Tensor, " items"]:
+    """Gallery labels in the numbering of the queries: classes are matched by name."""
+    if dataset.gallery is None:
+        return dataset.queries.labels
+    return _renumber(dataset.gallery, dataset.queries.class_names)
+
+
+def _renumber(split: Split, names: tuple[str, ...]) -> Int[Tensor, " items"]:
+    number = {name: i for i, name in enumerate(names)}
+    # A gallery class no query has gets a number of its own behind the queries' classes.
+    table = [number.get(name, len(names) + i) for i, name in enumerate(split.class_names)]
+    return torch.tensor(table)[split.labels]
+
+
+def _draw(count: int, limit: int | None, seed: int) -> Int[Tensor, " rows"]:
+    if limit is None or limit >= count:
+        return torch.arange(count)
+    if limit < 1:
+        raise InputError(f"{limit} queries cannot be evaluated; expected at least 1")
+    return torch.randperm(count, generator=generator(torch.device("cpu"), seed, 4))[:limit].sort().values

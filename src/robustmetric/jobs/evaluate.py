@@ -1,0 +1,160 @@
+"""Evaluate: model + data -> gallery -> [attack -> score] + metrics -> records, each written as it comes."""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from robustmetric.attacks.base import Outcome, run
+from robustmetric.attacks.suite import Suite, Trial
+from robustmetric.jobs.arena import Arena, as_bytes, embed
+from robustmetric.jobs.progress import Bar
+from robustmetric.jobs.workers import generator
+from robustmetric.metrics.average_precision import rank_metrics, without_positives
+from robustmetric.metrics.clustering import cluster_metrics
+from robustmetric.metrics.robustness import bootstrap
+from robustmetric.numerics.distances import nearest
+from robustmetric.perturb.pgd import frozen
+from robustmetric.records import Record
+from robustmetric.types import Batch
+
+EXAMPLES = 6
+"""Queries kept as pictures per trial."""
+
+
+def measure_clean(arena: Arena, settings: Mapping[str, Any], seed: int, context: Mapping[str, Any]) -> Record:
+    """Retrieval and clustering without an attack."""
+    began = time.monotonic()
+    labels = arena.queries.labels[arena.rows].to(arena.workers.device)
+    own = arena.items is arena.queries
+    if own:
+        z = arena.gallery.embeddings[arena.rows.to(arena.workers.device)]
+    else:
+        z = embed(arena.model, arena.queries, arena.view, arena.workers, arena.batch_size, arena.rows)
+    exclude = arena.places.to(arena.workers.device)
+    ks = tuple(k for k in (1, 2, 4, 8) if k < len(arena.gallery))
+    per_query = rank_metrics(z, arena.gallery.embeddings, labels, arena.gallery.labels, exclude, ks)
+    scores = {name: 100 * float(values.mean()) for name, values in per_query.items()}
+    clusters = cluster_metrics(arena.gallery.embeddings, arena.gallery.labels, seed=0)
+    scores |= {name: 100 * value for name, value in clusters.items()}
+    alone = int(without_positives(labels, arena.gallery.labels, exclude).sum())
+    extra = {"chance": _chance(labels, arena.gallery.labels, own)} | ({"without_positives": alone} if alone else {})
+    return Record(
+        kind="clean",
+        name="clean",
+        scores=scores,
+        settings={**settings, **arena.settings(), **extra},
+        intervals={name: _percent(bootstrap(values)) for name, values in per_query.items()},
+        count=len(labels),
+        seconds=time.monotonic() - began,
+        seed=seed,
+        context=dict(context),
+    )
+
+
+def measure_trial(
+    arena: Arena, trial: Trial, settings: Mapping[str, Any], seed: int, context: Mapping[str, Any], lead: bool = True
+) -> tuple[Record, dict[str, np.ndarray[Any, Any]] | None]:
+    """One attack on every query; also a few pictures of it, where it moves queries."""
+    began = time.monotonic()
+    sums: dict[str, Tensor] = {}
+    pictures = None
+    count = len(arena.rows)
+    title = f"{trial.label} at {_radius(trial.engine.ball.radius)}"
+    with Bar(title, count, shown=lead and arena.workers.rank == 0) as bar:
+        for first, positions, batch in arena.batches():
+            randomness = generator(arena.workers.device, seed, first, 3)
+            outcome = run(trial.attack, trial.engine, arena.model, batch, arena.gallery, randomness)
+            for name, values in outcome.scores.items():
+                sums.setdefault(name, torch.zeros(count))[positions] = values.float().cpu()
+            if first == 0 and trial.attack.role == "query":
+                pictures = _pictures(arena, trial, batch, outcome)
+            bar.advance(len(positions) * arena.workers.ranks)
+    per_query = {name: arena.workers.total(values) for name, values in sums.items()}
+    record = Record(
+        kind="attack",
+        name=trial.label,
+        scores={name: float(values.mean()) for name, values in per_query.items()},
+        settings={**settings, **trial.settings(), "mode": "fixed", **arena.settings()},
+        intervals={name: bootstrap(values) for name, values in per_query.items()},
+        count=count,
+        seconds=time.monotonic() - began,
+        seed=seed,
+        context=dict(context),
+    )
+    return record, pictures
+
+
+def run_suite(
+    arena: Arena,
+    suite: Suite,
+    seed: int,
+    context: Mapping[str, Any],
+    settings: Mapping[str, Any] | None = None,
+    finished: Mapping[str, Record] | None = None,
+) -> Iterator[tuple[Record, dict[str, np.ndarray[Any, Any]] | None]]:
+    """Clean retrieval, then every trial of a suite; what is in `finished` is not run again."""
+    done = finished or {}
+    base = {"suite": suite.name, **(settings or {})}
+    clean = _expected("clean", "clean", base, arena, seed)
+    if not any(_same(clean, record) for record in done.values()):
+        yield measure_clean(arena, base, seed, context), None
+    for trial in suite.trials:
+        expected = _expected("attack", trial.label, {**base, **trial.settings(), "mode": "fixed"}, arena, seed)
+        if not any(_same(expected, record) for record in done.values()):
+            yield measure_trial(arena, trial, base, seed, context)
+
+
+def _expected(kind: str, name: str, settings: Mapping[str, Any], arena: Arena, seed: int) -> Record:
+    return Record(kind, name, {}, {**settings, **arena.settings()}, seed=seed)
+
+
+def _same(expected: Record, found: Record) -> bool:
+    """Whether a record is of this work: same name and seed, and every setting asked for is as asked."""
+    return (expected.kind, expected.name, expected.seed) == (found.kind, found.name, found.seed) and all(
+        found.settings.get(key) == value for key, value in expected.settings.items()
+    )
+
+
+def _pictures(arena: Arena, trial: Trial, batch: Batch, outcome: Outcome) -> dict[str, np.ndarray[Any, Any]] | None:
+    """A few queries before and after, with their five nearest items as bytes, for the report."""
+    if batch.inputs.dim() != 4:
+        return None
+    few = torch.linspace(0, len(batch) - 1, min(EXAMPLES, len(batch))).long().to(batch.inputs.device)
+    k = min(5, len(arena.gallery) - 1)
+    with frozen(arena.model) as network, torch.no_grad():
+        clean = network(batch.inputs[few])
+    found = {"query_label": batch.labels[few], "query": _to_uint8(batch.inputs[few])}
+    found["perturbed"] = _to_uint8(outcome.inputs[few])
+    for when, z in (("before", clean), ("after", outcome.embeddings[few])):
+        _, top = nearest(z, arena.gallery.embeddings, k=k, exclude=batch.index[few])
+        images = as_bytes(arena.items.batch(top.flatten().cpu(), arena.view)).inputs
+        found[when] = _to_uint8(images).view(*top.shape, *images.shape[1:])
+        found[f"{when}_label"] = arena.gallery.labels[top]
+    arrays = {name: value.cpu().numpy() for name, value in found.items()}
+    arrays["class_names"] = np.array(arena.class_names)
+    arrays["radius"] = np.array(trial.engine.ball.radius)
+    arrays["attack"] = np.array(trial.label)
+    return arrays
+
+
+def _to_uint8(images: Tensor) -> Tensor:
+    return (images * 255).round().to(torch.uint8)
+
+
+def _chance(queries: Tensor, items: Tensor, own: bool) -> float:
+    """R@1 in percent of an embedding that knows nothing."""
+    same = torch.bincount(items, minlength=int(queries.max()) + 1)[queries] - int(own)
+    return 100 * float(same.double().mean()) / (len(items) - int(own))
+
+
+def _percent(interval: tuple[float, float]) -> tuple[float, float]:
+    return 100 * interval[0], 100 * interval[1]
+
+
+def _radius(radius: float) -> str:
+    bytes_ = radius * 255
+    return f"{bytes_:.0f}/255" if abs(bytes_ - round(bytes_)) < 1e-6 else f"{radius:.3g}"

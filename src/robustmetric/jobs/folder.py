@@ -1,0 +1,128 @@
+"""The run folder: recipe, records, weights and training state, each written whole or not at all."""
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from robustmetric import recipe, records
+from robustmetric.errors import InputError
+from robustmetric.models.checkpoint import load_weights, read_state
+from robustmetric.recipe import Spec
+
+
+class RunFolder:
+    """One training or evaluation on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.recipe = path / "recipe.yaml"
+        self.results = path / "results.jsonl"
+        self.weights = path / "model.safetensors"
+        self.state = path / "state.pt"
+        self.summary = path / "run.json"
+        self.examples = path / "examples"
+
+    def begin(self, spec: Mapping[str, Spec], summary: Mapping[str, Any]) -> None:
+        """Create the folder with its resolved recipe and summary."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        recipe.save(spec, self.recipe)
+        records.write_json(self.summary, summary)
+
+    def read_recipe(self) -> dict[str, Spec]:
+        """The resolved recipe of this run."""
+        if not self.recipe.is_file():
+            raise InputError(f"{self.path} is not a run folder: it has no recipe.yaml; expected one made by `train`")
+        return recipe.load(self.recipe)
+
+    def load_weights(self, model: nn.Module) -> None:
+        """Put this run's weights into a model of the same architecture."""
+        if not self.weights.is_file():
+            raise InputError(f"{self.path} has no model.safetensors; finish it with `robustmetric train ... --resume`")
+        load_weights(model, read_state(self.weights), str(self.weights))
+
+    def save_weights(self, model: nn.Module) -> None:
+        """Write the model's weights as safetensors."""
+        tensors = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+        atomically(self.weights, lambda partial: save_file(tensors, partial))
+
+    def save_state(self, state: Mapping[str, Any]) -> None:
+        """Write the training state; the old one stays intact until the new one is whole."""
+        atomically(self.state, lambda partial: torch.save(dict(state), partial))
+
+    def load_state(self, device: torch.device) -> dict[str, Any]:
+        """The saved training state; reading it runs no code."""
+        try:
+            return dict(torch.load(self.state, map_location=device, weights_only=True))
+        except FileNotFoundError as error:
+            raise InputError(f"{self.path} has no training state to resume; start without --resume") from error
+        except Exception as error:  # torch reports damage as RuntimeError, EOFError, UnpicklingError, ...
+            raise InputError(
+                f"{self.state} is damaged ({type(error).__name__}); delete it and train again, or restore a copy"
+            ) from error
+
+    def finished(self) -> dict[str, records.Record]:
+        """Records written so far, by key."""
+        return {r.key: r for r in records.read(self.results)} if self.results.is_file() else {}
+
+
+def atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Write through a temporary file, so that a crash or a full disk leaves the old file as it was."""
+    partial = path.with_suffix(path.suffix + ".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(partial)
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except (OSError, RuntimeError, ValueError) as error:
+        partial.unlink(missing_ok=True)
+        full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+        reason = "the disk is full" if full else " ".join(str(error).split())
+        kept = "; the previous one is intact" if path.is_file() else ""
+        raise InputError(f"{path} could not be saved: {reason}{kept}; free some space and resume") from error
+
+
+def fingerprint(model: nn.Module) -> str:
+    """SHA-256 of a model's weights: ties a record to the model it speaks of."""
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(_bytes(value))
+    return digest.hexdigest()
+
+
+def _bytes(value: Tensor) -> bytes:
+    return value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes()
+
+
+def summarise(spec: Mapping[str, Spec], name: str, context: Mapping[str, Any]) -> dict[str, Any]:
+    """What the report says of a run without opening anything else."""
+
+    def title(key: str) -> str:
+        value = spec.get(key)
+        if not isinstance(value, dict):
+            return str(value) if value is not None else "-"
+        return str(value.get("architecture") or _inner(value) or value.get("name", "-"))
+
+    return {
+        "name": name,
+        "data": title("data"),
+        "defence": title("defence"),
+        "model": title("model"),
+        "seed": spec.get("seed", 0),
+        **{key: context[key] for key in ("commit", "hardware", "versions")},
+        "recipe": json.loads(json.dumps(spec)),
+    }
+
+
+def _inner(value: Mapping[str, Spec]) -> str | None:
+    trunk = value.get("trunk")
+    return str(trunk.get("architecture") or trunk.get("name")) if isinstance(trunk, dict) else None

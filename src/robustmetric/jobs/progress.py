@@ -1,0 +1,81 @@
+"""What people see while a job runs: a bar on a terminal, a line now and then elsewhere; Ctrl-C ends at a safe point."""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import FrameType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+console = Console(stderr=True)
+
+
+class Bar:
+    """A progress bar with a free text behind it; silent when `shown` is false (ranks other than the first)."""
+
+    def __init__(self, title: str, total: int, done: int = 0, shown: bool = True) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[note]}"),
+            console=console,
+            disable=not shown or not console.is_terminal,
+            transient=True,
+        )
+        self._lines = shown and not console.is_terminal
+        self._title, self._total, self._done = title, total, done
+        self._task = self._progress.add_task(title, total=total, completed=done, note="")
+        self._said = time.monotonic()
+
+    def __enter__(self) -> "Bar":
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def advance(self, by: int = 1, note: str | None = None) -> None:
+        """Move on; without a terminal, say so every 20 s."""
+        self._done += by
+        fields = {} if note is None else {"note": note}
+        self._progress.update(self._task, advance=by, **fields)
+        if self._lines and time.monotonic() - self._said > 20:
+            self._said = time.monotonic()
+            console.print(f"{self._title}: {self._done}/{self._total} {note or ''}", highlight=False)
+
+
+def terms(values: Mapping[str, float]) -> str:
+    """Loss terms in a line: `metric 0.1234`."""
+    return "  ".join(f"{name} {value:.4g}" for name, value in values.items())
+
+
+class Stop:
+    """Whether somebody asked to stop."""
+
+    asked = False
+
+
+@contextmanager
+def interruptible() -> Iterator[Stop]:
+    """Ctrl-C (or SIGTERM) sets `asked`, to be looked at between steps; a second one interrupts at once."""
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if stop.asked:
+            raise KeyboardInterrupt
+        stop.asked = True
+
+    old = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)

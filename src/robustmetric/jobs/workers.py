@@ -1,0 +1,88 @@
+"""Devices, ranks and randomness: the plumbing shared by the jobs, on Lightning Fabric."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from lightning.fabric import Fabric
+from lightning.fabric.strategies import DDPStrategy
+from torch import Tensor
+
+from robustmetric.errors import InputError
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """Where a job runs; the same words as Lightning Fabric's."""
+
+    accelerator: str = "auto"
+    devices: str = "1"
+    nodes: int = 1
+    precision: str = "32-true"
+    strategy: str = "auto"
+
+    def fabric(self) -> Fabric:
+        """A launched Fabric. Several processes use DDP without buffer broadcast: each rank keeps its own state."""
+        devices: int | str = int(self.devices) if self.devices.lstrip("-").isdigit() else self.devices
+        several = devices not in (1, "1") or self.nodes > 1
+        plain = self.strategy in ("auto", "ddp")
+        strategy = DDPStrategy(broadcast_buffers=False) if several and plain else self.strategy
+        with quiet():
+            try:
+                fabric = Fabric(
+                    accelerator=self.accelerator,
+                    devices=devices,
+                    num_nodes=self.nodes,
+                    precision=self.precision,  # type: ignore[arg-type]  # checked by Fabric, whose message we pass on
+                    strategy=strategy,
+                )
+            except (ValueError, RuntimeError, TypeError) as error:
+                raise InputError(f"{self}: {' '.join(str(error).split())}") from error
+            fabric.launch()
+        return fabric
+
+
+@dataclass(frozen=True)
+class Workers:
+    """This process among its peers; alone unless a Fabric says otherwise."""
+
+    device: torch.device
+    rank: int = 0
+    ranks: int = 1
+    total: Callable[[Tensor], Tensor] = lambda x: x
+    """Sum of a tensor over ranks."""
+
+    @staticmethod
+    def of(fabric: Fabric) -> "Workers":
+        """The workers of a launched Fabric."""
+
+        def total(x: Tensor) -> Tensor:
+            summed = fabric.all_reduce(x.to(fabric.device), reduce_op="sum")
+            return torch.as_tensor(summed).to(x.device)
+
+        alone = fabric.world_size == 1
+        return Workers(fabric.device, fabric.global_rank, fabric.world_size, (lambda x: x) if alone else total)
+
+
+def generator(device: torch.device, *parts: int) -> torch.Generator:
+    """Randomness that depends on these numbers alone: seed, epoch, step, rank, ..."""
+    mixed = int(np.random.SeedSequence([abs(part) for part in parts]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+    return torch.Generator(device).manual_seed(mixed)
+
+
+def describe(device: torch.device, ranks: int = 1) -> str:
+    """The hardware in words, for records: `1 x NVIDIA H200`, `CPU, 2 threads`."""
+    if device.type == "cuda":
+        return f"{ranks} x {torch.cuda.get_device_name(device)}"
+    return f"CPU, {torch.get_num_threads()} threads" + (f", {ranks} processes" if ranks > 1 else "")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Hold back Lightning's set-up remarks; ours are on the progress line."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,1 @@
+"""Metric losses and the miners that feed them."""

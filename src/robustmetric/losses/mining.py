@@ -1,0 +1,143 @@
+"""Which triplets to learn from: the five samplers of Zhou & Patel 2022 (after Schroff 2015, Wu 2017, Roth 2020).
+
+Batches are laid out a0, p0, a1, p1, ...: each even row is an anchor and the next row its positive. There is one triplet
+per anchor, and its negative may be any row of the batch. Every inequality is strict.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from robustmetric.errors import InputError
+from robustmetric.numerics.distances import pairwise
+from robustmetric.types import Embeddings, Labels, Triplets
+
+Miner = Callable[..., Triplets]
+"""(embeddings, labels, generator=None) -> Triplets."""
+
+
+@dataclass(frozen=True)
+class Anchors:
+    """What every sampler looks at: one row per anchor, one column per row of the batch."""
+
+    index: Int[Tensor, " anchors"]
+    distance: Float[Tensor, "anchors batch"]
+    negative: Bool[Tensor, "anchors batch"]
+    """Of another class. The others, the anchor itself among them, are of the same class."""
+
+    @property
+    def partner(self) -> Int[Tensor, " anchors"]:
+        """The positive that follows each anchor in the batch."""
+        return self.index + 1
+
+    @property
+    def partner_distance(self) -> Float[Tensor, "anchors 1"]:
+        return self.distance.gather(1, self.partner[:, None])
+
+    @property
+    def anything(self) -> Bool[Tensor, "anchors batch"]:
+        return torch.ones_like(self.negative)
+
+
+@dataclass(frozen=True)
+class Random:
+    """Any negative; the whole batch if it has none."""
+
+    def __call__(self, embeddings: Embeddings, labels: Labels, generator: torch.Generator | None = None) -> Triplets:
+        anchors = anchors_of(embeddings, labels)
+        return Triplets(anchors.index, anchors.partner, draw(anchors.negative, anchors.anything, generator=generator))
+
+
+@dataclass(frozen=True)
+class SemiHard:
+    """A negative farther than the positive by less than the margin, -margin < d(a,p) - d(a,n) < 0; else any negative."""
+
+    margin: float = 0.2
+
+    def __call__(self, embeddings: Embeddings, labels: Labels, generator: torch.Generator | None = None) -> Triplets:
+        anchors = anchors_of(embeddings, labels)
+        hardness = anchors.partner_distance - anchors.distance
+        semi_hard = anchors.negative & (hardness < 0) & (hardness + self.margin > 0)
+        negative = draw(semi_hard, anchors.negative, anchors.anything, generator=generator)
+        return Triplets(anchors.index, anchors.partner, negative)
+
+
+@dataclass(frozen=True)
+class SoftHard:
+    """A positive farther than the nearest negative, and a negative nearer than the farthest positive; else any of each.
+
+    "Any positive" includes the anchor itself, as in the reference.
+    """
+
+    def __call__(self, embeddings: Embeddings, labels: Labels, generator: torch.Generator | None = None) -> Triplets:
+        anchors = anchors_of(embeddings, labels)
+        same = ~anchors.negative
+        nearest_negative = anchors.distance.masked_fill(same, math.inf).amin(dim=1, keepdim=True)
+        farthest_positive = anchors.distance.masked_fill(anchors.negative, -math.inf).amax(dim=1, keepdim=True)
+        any_positive = draw(same & (anchors.distance > nearest_negative), same, generator=generator)
+        positive = torch.where(anchors.negative.any(dim=1), any_positive, anchors.partner)
+        hard = anchors.negative & (anchors.distance < farthest_positive)
+        negative = draw(hard, anchors.negative, anchors.anything, generator=generator)
+        return Triplets(anchors.index, positive, negative)
+
+
+@dataclass(frozen=True)
+class DistanceWeighted:
+    """A negative drawn with weight one over the density of distances between random points of the unit sphere.
+
+    No cut-offs, as in the reference: in high dimension this is nearly always the closest negative. A negative at
+    distance 0, or diametrically opposite, has no finite weight and is passed over; with none left, the whole batch.
+    """
+
+    def __call__(self, embeddings: Embeddings, labels: Labels, generator: torch.Generator | None = None) -> Triplets:
+        anchors = anchors_of(embeddings, labels)
+        weights = self.weights(anchors, dim=embeddings.shape[1])
+        weights = torch.where(weights.any(dim=1, keepdim=True), weights, torch.ones_like(weights))
+        negative = torch.multinomial(weights, 1, generator=generator).squeeze(1)
+        return Triplets(anchors.index, anchors.partner, negative)
+
+    @staticmethod
+    def weights(anchors: Anchors, dim: int) -> Float[Tensor, "anchors batch"]:
+        """exp(l - max l) with l = (2 - dim) ln D - (dim - 3)/2 ln(1 - D^2/4); 0 for all but usable negatives."""
+        distance = anchors.distance
+        logarithm = (2 - dim) * distance.log() - (dim - 3) / 2 * (1 - distance.square() / 4).log()
+        logarithm = logarithm.masked_fill(~anchors.negative | ~logarithm.isfinite(), -math.inf)
+        largest = logarithm.amax(dim=1, keepdim=True)
+        return (logarithm - largest.masked_fill(largest == -math.inf, 0)).exp()
+
+
+@dataclass(frozen=True)
+class Hardest:
+    """The nearest negative that is no copy of the anchor; else any negative; the whole batch if it has none."""
+
+    def __call__(self, embeddings: Embeddings, labels: Labels, generator: torch.Generator | None = None) -> Triplets:
+        anchors = anchors_of(embeddings, labels)
+        apart = anchors.negative & (anchors.distance > 0)
+        nearest = anchors.distance.masked_fill(~apart, math.inf).argmin(dim=1)
+        otherwise = draw(anchors.negative, anchors.anything, generator=generator)
+        return Triplets(anchors.index, anchors.partner, torch.where(apart.any(dim=1), nearest, otherwise))
+
+
+@torch.no_grad()
+def anchors_of(embeddings: Embeddings, labels: Labels) -> Anchors:
+    """The anchors of a paired batch and how far everything lies from them."""
+    if len(labels) < 2 or len(labels) % 2:
+        raise InputError(f"a batch of {len(labels)} cannot be mined in pairs; expected an even number: sampler `pairs`")
+    # One host synchronisation per batch: a wrong sampler would otherwise train on wrong positives in silence.
+    if bool((labels[0::2] != labels[1::2]).any()):
+        raise InputError("rows 2i and 2i + 1 of the batch differ in class; mining expects the sampler `pairs`")
+    index = torch.arange(0, len(labels), 2, device=labels.device)
+    distance = pairwise(embeddings[index].detach(), embeddings.detach())
+    return Anchors(index, distance, labels[index, None] != labels)
+
+
+def draw(*masks: Bool[Tensor, "rows batch"], generator: torch.Generator | None) -> Int[Tensor, " rows"]:
+    """Per row, a column drawn uniformly from the first mask that has any there; the last must have some."""
+    allowed = masks[-1]
+    for mask in reversed(masks[:-1]):
+        allowed = torch.where(mask.any(dim=1, keepdim=True), mask, allowed)
+    return torch.multinomial(allowed.float(), 1, generator=generator).squeeze(1)

@@ -1,0 +1,64 @@
+"""The Empirical Robustness Score (Zhou & Patel 2022) of ten attacks, and bootstrap intervals over queries."""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from robustmetric.errors import InputError
+from robustmetric.numerics.distances import BLOCK, chunks
+
+Number = TypeVar("Number", float, Tensor)
+
+SUB_SCORES: dict[str, tuple[float, float]] = {
+    "CA+": (0.0, 2.0),
+    "CA-": (100.0, -1.0),
+    "QA+": (0.0, 2.0),
+    "QA-": (100.0, -1.0),
+    "TMA": (100.0, -100.0),
+    "ES:D": (100.0, -50.0),
+    "ES:R": (0.0, 1.0),
+    "LTM": (0.0, 1.0),
+    "GTM": (0.0, 1.0),
+    "GTT": (0.0, 1.0),
+}
+"""(offset, slope) from raw number to sub-score, higher is more robust. TMA is a cosine, ES:D 0-2, the others 0-100."""
+
+
+def ers(scores: Mapping[str, float]) -> float:
+    """The plain mean of ten sub-scores, 0-100, not clipped. Show R@1 beside it: a collapsed model scores about 30."""
+    return sum(_sub_scores(scores)) / len(SUB_SCORES)
+
+
+def ers_per_query(scores: Mapping[str, Float[Tensor, " n"]]) -> Float[Tensor, " n"]:
+    """`ers` of each query's own ten numbers; its mean over queries is `ers` of the means."""
+    return torch.stack(_sub_scores(scores)).mean(dim=0)
+
+
+def bootstrap(
+    values: Float[Tensor, " n"], seed: int = 0, samples: int = 1000, level: float = 0.95
+) -> tuple[float, float]:
+    """Percentile interval of the mean over queries: resample the queries, keep the middle `level` of the means."""
+    if not len(values):
+        raise InputError("no values to resample; expected one per query")
+    if not 0 < level < 1 or samples < 1:
+        raise InputError(f"level={level}, samples={samples}; expected 0 < level < 1 and samples >= 1")
+    generator = torch.Generator().manual_seed(seed)
+    values = values.detach().double().cpu()
+    means = torch.cat(
+        [
+            values[torch.randint(len(values), (part.stop - part.start, len(values)), generator=generator)].mean(dim=1)
+            for part in chunks(samples, BLOCK // len(values))
+        ]
+    )
+    low, high = torch.quantile(means, torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)).tolist()
+    return low, high
+
+
+def _sub_scores(scores: Mapping[str, Number]) -> list[Number]:
+    missing = [name for name in SUB_SCORES if name not in scores]
+    if missing:
+        raise InputError(f"ERS needs all of {', '.join(SUB_SCORES)}; missing: {', '.join(missing)}")
+    return [offset + slope * scores[name] for name, (offset, slope) in SUB_SCORES.items()]

@@ -1,0 +1,55 @@
+"""Mahalanobis metric as a linear model: x -> xL, whose outputs' Euclidean distance is the one under M = L L^T."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from robustmetric.errors import InputError
+from robustmetric.types import Embeddings, Inputs
+
+
+class Mahalanobis(nn.Module):
+    """`d(x, y) = sqrt((x - y)^T M (x - y))` as `|xL - yL|`; inputs are flattened, outputs keep their length.
+
+    `dim` numbers go in; `rank` (by default as many) come out, and that is the model's `dim`. Starts as the Euclidean
+    distance of the first `rank` coordinates.
+    """
+
+    def __init__(self, dim: int, rank: int | None = None) -> None:
+        super().__init__()
+        rank = dim if rank is None else rank
+        if not 1 <= rank <= dim:
+            raise InputError(f"rank {rank} does not fit {dim} features; expected 1 to {dim}")
+        self.features, self.dim = dim, rank
+        self.factor = nn.Parameter(torch.eye(dim, rank))
+
+    @classmethod
+    def from_matrix(cls, matrix: Float[Tensor, "features features"]) -> "Mahalanobis":
+        """The model whose metric is the symmetric positive semi-definite `matrix`."""
+        scale = matrix.abs().max()
+        rounding = len(matrix) * torch.finfo(matrix.dtype).eps * scale
+        skew = (matrix - matrix.T).abs().max()
+        if not skew <= rounding:
+            raise InputError(
+                f"the matrix is not symmetric (entries differ by up to {skew:.3g}); expected a metric M = M^T"
+            )
+        values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
+        if not values[0] >= -rounding:
+            raise InputError(f"the matrix has the eigenvalue {values[0]:.3g}; expected a positive semi-definite metric")
+        model = cls(len(matrix)).to(matrix.dtype)
+        with torch.no_grad():
+            model.factor.copy_(vectors * values.clamp_min(0).sqrt())
+        return model.to(matrix.device)
+
+    @property
+    def matrix(self) -> Float[Tensor, "features features"]:
+        """M = L L^T."""
+        return self.factor @ self.factor.T
+
+    def forward(self, inputs: Inputs) -> Embeddings:
+        flat = inputs.flatten(1)
+        if flat.shape[1] != self.features:
+            raise InputError(
+                f"inputs of shape {tuple(inputs.shape)} have {flat.shape[1]} features; expected {self.features}"
+            )
+        return flat @ self.factor

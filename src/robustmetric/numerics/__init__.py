@@ -1,0 +1,1 @@
+"""Numerics: distances and top-k, k-means."""

@@ -1,0 +1,171 @@
+"""Distances and exact neighbours: the only place that measures distance. Memory is bounded by chunks."""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from robustmetric.errors import InputError
+
+BLOCK = 2**22
+"""Distances held at one time; a handful of arrays of this size are alive together (16 MiB each in float32)."""
+GROUP = 64
+"""Columns whose minimum stands for them when the smallest of a long row are sought."""
+ROUNDING = 8.0
+"""Squared distances under `ROUNDING * epsilon * (|a|^2 + |b|^2)` are rounding error: the rows coincide."""
+
+
+def pairwise(a: Float[Tensor, "n dim"], b: Float[Tensor, "m dim"]) -> Float[Tensor, "n m"]:
+    """Euclidean distance of every row of `a` to every row of `b`, by matrix product, in float32 or better.
+
+    Rows that agree up to rounding are at distance exactly 0, with gradient 0 (not NaN).
+    """
+    a, b = _precise(a, b)
+    # A shift changes no distance, and keeps the digits when all points lie close together (a collapsed model).
+    origin = b[:1].sum(dim=0).detach()
+    a, b = a - origin, b - origin
+    with torch.autocast(a.device.type, enabled=False):
+        size = a.square().sum(dim=1)[:, None] + b.square().sum(dim=1)
+        squared = torch.addmm(size, a, b.T, alpha=-2)
+    coincide = squared <= ROUNDING * torch.finfo(size.dtype).eps * size.detach()
+    return squared.masked_fill(coincide, 1).sqrt().masked_fill(coincide, 0)
+
+
+def paired(a: Float[Tensor, "n dim"], b: Float[Tensor, "n dim"]) -> Float[Tensor, " n"]:
+    """Euclidean distance of each row of `a` to the same row of `b`; gradient 0 (not NaN) where they coincide."""
+    a, b = _precise(a, b)
+    return torch.linalg.vector_norm(a - b, dim=1)
+
+
+@torch.no_grad()
+def nearest(
+    queries: Float[Tensor, "n dim"],
+    items: Float[Tensor, "items dim"],
+    k: int,
+    exclude: Int[Tensor, "n *excluded"] | None = None,
+    chunk: int | None = None,
+) -> tuple[Float[Tensor, "n k"], Int[Tensor, "n k"]]:
+    """Distances and indices of the exact k nearest items of each query, nearest first, ties by lower index.
+
+    `exclude[i]` is the item (or, as a row, the items) that query i may not retrieve, -1 for none. `chunk` is how many
+    items are compared at a time; by default it follows from the sizes.
+    """
+    check_rows(queries, items, exclude)
+    available = len(items) - _most_excluded(exclude)
+    if not 1 <= k <= available:
+        raise InputError(f"k = {k} neighbours asked of {available} items; expected 1 <= k <= {available}")
+    chunk = chunk or _item_chunk(len(items), at_least=k)
+    found = [
+        _nearest_of_few(queries[rows], items, k, None if exclude is None else exclude[rows], chunk)
+        for rows in chunks(len(queries), BLOCK // chunk)
+    ]
+    if not found:
+        return queries.new_zeros((0, k)), torch.zeros((0, k), dtype=torch.long, device=queries.device)
+    distances, indices = zip(*found, strict=True)
+    return torch.cat(distances), torch.cat(indices)
+
+
+@torch.no_grad()
+def count_closer(
+    queries: Float[Tensor, "n dim"],
+    items: Float[Tensor, "items dim"],
+    distance: Float[Tensor, " n"],
+    exclude: Int[Tensor, "n *excluded"] | None = None,
+    chunk: int | None = None,
+) -> Int[Tensor, " n"]:
+    """How many items lie strictly closer to query i than `distance[i]`: the rank, from 0, of what is that far.
+
+    When what is that far is itself an item, exclude it: its distance measured here may differ in the last digit.
+    """
+    check_rows(queries, items, exclude)
+    chunk = chunk or _item_chunk(len(items))
+    counts = torch.zeros(len(queries), dtype=torch.long, device=queries.device)
+    for rows in chunks(len(queries), BLOCK // chunk):
+        for columns in chunks(len(items), chunk):
+            distances = pairwise(queries[rows], items[columns])
+            if exclude is not None:
+                mask_excluded(distances, exclude[rows], first=columns.start)
+            counts[rows] += (distances < distance[rows, None]).sum(dim=1)
+    return counts
+
+
+def mask_excluded(distances: Float[Tensor, "n m"], exclude: Int[Tensor, "n *excluded"], first: int = 0) -> None:
+    """Put excluded items infinitely far away, in place; column 0 of `distances` is item `first`."""
+    last = distances.shape[1] - 1
+    for column in _columns(exclude).unbind(dim=1):
+        place = (column - first)[:, None]
+        inside = (place >= 0) & (place <= last)
+        place = place.clamp(0, last)
+        # Rows with nothing to exclude write back what they hold: no host synchronisation.
+        distances.scatter_(1, place, distances.gather(1, place).masked_fill(inside, math.inf))
+
+
+def smallest(values: Float[Tensor, "n m"], k: int) -> Int[Tensor, "n k"]:
+    """Columns of the k smallest values of each row, in order, ties by lower column. No value may be NaN."""
+    width = values.shape[1]
+    if width < 4 * k * GROUP:
+        return values.sort(dim=1, stable=True).indices[:, :k]
+    # The k smallest lie in the k groups with the smallest minima (of equal minima, those that come first).
+    groups = torch.nn.functional.pad(values, (0, -width % GROUP), value=math.inf).unflatten(1, (-1, GROUP))
+    chosen = groups.amin(dim=2).sort(dim=1, stable=True).indices[:, :k].sort(dim=1).values[:, :, None]
+    candidates = groups.gather(1, chosen.expand(-1, -1, GROUP)).flatten(1)
+    columns = (chosen * GROUP + torch.arange(GROUP, device=values.device)).flatten(1)
+    return columns.gather(1, candidates.sort(dim=1, stable=True).indices[:, :k])
+
+
+def chunks(total: int, size: int) -> Iterator[slice]:
+    """Slices of at most `size` that cover `range(total)` in order."""
+    for start in range(0, total, max(1, size)):
+        yield slice(start, min(start + max(1, size), total))
+
+
+def check_rows(queries: Tensor, items: Tensor, exclude: Tensor | None) -> None:
+    """Refuse what has no nearest neighbour: NaN and infinity, and indices of items that are not there."""
+    for name, rows in (("queries", queries), ("items", items)):
+        # The sum of the extremes is finite only if all are: no array of flags beside a large gallery.
+        if rows.numel() and not bool(torch.isfinite(rows.amin() + rows.amax())):
+            raise InputError(f"{name} hold NaN or infinity; expected finite embeddings: check the model and its input")
+    if exclude is not None and exclude.numel() and int(exclude.max()) >= len(items):
+        raise InputError(
+            f"exclude names item {int(exclude.max())}; expected indices below {len(items)}, or -1 for none"
+        )
+
+
+def _nearest_of_few(
+    queries: Tensor, items: Tensor, k: int, exclude: Tensor | None, chunk: int
+) -> tuple[Float[Tensor, "n k"], Int[Tensor, "n k"]]:
+    """`nearest` for as many queries as fit beside one chunk: the best so far are merged with each chunk's best."""
+    best: list[tuple[Tensor, Tensor]] = []
+    for columns in chunks(len(items), chunk):
+        distances = pairwise(queries, items[columns])
+        if exclude is not None:
+            mask_excluded(distances, exclude, first=columns.start)
+        here = smallest(distances, min(k, distances.shape[1]))
+        best.append((distances.gather(1, here), here + columns.start))
+        # Earlier chunks come first and hold lower indices, so a stable order keeps ties by index.
+        values, indices = (torch.cat(part, dim=1) for part in zip(*best, strict=True))
+        order = values.sort(dim=1, stable=True).indices[:, :k]
+        best = [(values.gather(1, order), indices.gather(1, order))]
+    return best[0]
+
+
+def _item_chunk(items: int, at_least: int = 1) -> int:
+    """Items compared at a time: long enough for an efficient product, short enough that many queries fit beside it."""
+    return max(1, min(items, max(2**14, 8 * at_least * GROUP)))
+
+
+def _columns(exclude: Tensor) -> Int[Tensor, "n excluded"]:
+    return exclude.flatten(1) if exclude.dim() > 1 else exclude[:, None]
+
+
+def _most_excluded(exclude: Tensor | None) -> int:
+    """The largest number of items that any one query may not retrieve."""
+    return 0 if exclude is None or not exclude.numel() else int((_columns(exclude) >= 0).sum(dim=1).max())
+
+
+def _precise(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in the wider of their types, float32 at least: half precision cannot tell near neighbours apart."""
+    dtype = torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32)
+    return a.to(dtype), b.to(dtype)

@@ -1,0 +1,105 @@
+"""k-means: Lloyd's iterations from a greedy k-means++ start (Arthur & Vassilvitskii 2007), on CPU or GPU."""
+
+import math
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from robustmetric.errors import InputError
+from robustmetric.numerics.distances import nearest, paired, pairwise
+
+
+@torch.no_grad()
+def kmeans(
+    x: Float[Tensor, "n dim"],
+    clusters: int,
+    seed: int = 0,
+    iterations: int = 25,
+    restarts: int = 1,
+    backend: Literal["torch", "faiss"] = "torch",
+) -> Int[Tensor, " n"]:
+    """The cluster, 0 to `clusters` - 1, of each row; of several restarts, the one with the smallest inertia."""
+    if not 1 <= clusters <= len(x):
+        raise InputError(f"{clusters} clusters asked of {len(x)} points; expected 1 <= clusters <= {len(x)}")
+    if iterations < 1 or restarts < 1:
+        raise InputError(f"iterations={iterations}, restarts={restarts}; expected both to be 1 or more")
+    if backend == "faiss":
+        return _faiss(x, clusters, seed, iterations, restarts)
+    if backend != "torch":
+        raise InputError(f"backend {backend!r} is not known; expected 'torch' or 'faiss'")
+    generator = torch.Generator().manual_seed(seed)
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    runs = [_lloyd(x, _spread(x, clusters, generator), iterations) for _ in range(restarts)]
+    return min(runs, key=lambda labels: inertia(x, labels))
+
+
+@torch.no_grad()
+def inertia(x: Float[Tensor, "n dim"], labels: Int[Tensor, " n"]) -> float:
+    """The sum of squared distances of the points to the mean of their cluster: what k-means makes small."""
+    means, _ = _means(x, labels, int(labels.max()) + 1)
+    return float(paired(x, means[labels]).double().square().sum())
+
+
+def _spread(x: Tensor, clusters: int, generator: torch.Generator) -> Float[Tensor, "clusters dim"]:
+    """Greedy k-means++: each centre is the best of a few points drawn by squared distance to the centres so far."""
+    trials = 2 + int(math.log(clusters))
+    # Drawn on the CPU, so that a seed means the same on every device.
+    draws = torch.rand(clusters, trials, generator=generator, dtype=torch.float64).to(x.device)
+    first = (draws[0, :1] * len(x)).long()
+    chosen = [first]
+    gap = pairwise(x, x[first]).double().square()[:, 0]
+    for draw in draws[1:]:
+        cumulative = gap.cumsum(dim=0)
+        candidates = torch.searchsorted(cumulative, draw * cumulative[-1], right=True).clamp_max(len(x) - 1)
+        gaps = torch.minimum(gap[:, None], pairwise(x, x[candidates]).double().square())
+        best = gaps.sum(dim=0).argmin(keepdim=True)
+        gap = gaps.gather(1, best.expand(len(x))[:, None])[:, 0]
+        chosen.append(candidates[best])
+    return x[torch.cat(chosen)]
+
+
+def _lloyd(x: Tensor, centres: Float[Tensor, "clusters dim"], iterations: int) -> Int[Tensor, " n"]:
+    """Assign to the nearest centre, move centres to the means, until nothing changes or `iterations` moves are made."""
+    distances, labels = (part[:, 0] for part in nearest(x, centres, k=1))
+    for _ in range(iterations):
+        means, counts = _means(x, labels, len(centres))
+        # The i-th empty cluster restarts at the i-th farthest point.
+        empty = counts == 0
+        farthest = distances.argsort(descending=True, stable=True)[: len(centres)]
+        centres = torch.where(empty[:, None], x[farthest[(empty.cumsum(dim=0) - 1).clamp_min(0)]], means)
+        previous = labels
+        distances, labels = (part[:, 0] for part in nearest(x, centres, k=1))
+        if torch.equal(labels, previous):
+            break
+    return labels
+
+
+def _means(x: Tensor, labels: Tensor, clusters: int) -> tuple[Float[Tensor, "clusters dim"], Int[Tensor, " clusters"]]:
+    """Mean and size of each cluster; the mean of an empty one is 0."""
+    counts = torch.bincount(labels, minlength=clusters)
+    sums = torch.zeros(clusters, x.shape[1], dtype=torch.float64, device=x.device).index_add_(0, labels, x.double())
+    return (sums / counts.clamp_min(1)[:, None]).to(x.dtype), counts
+
+
+def _faiss(x: Tensor, clusters: int, seed: int, iterations: int, restarts: int) -> Int[Tensor, " n"]:
+    """The same by faiss, on the CPU, with all points (faiss by default takes 256 per centre)."""
+    try:
+        import faiss
+    except ImportError as error:
+        raise InputError(
+            "backend 'faiss' is not installed; pip install 'robustmetric[faiss]' or use 'torch'"
+        ) from error
+    rows = x.detach().float().cpu().contiguous().numpy()
+    model = faiss.Kmeans(
+        rows.shape[1],
+        clusters,
+        niter=iterations,
+        nredo=restarts,
+        seed=seed,
+        min_points_per_centroid=1,
+        max_points_per_centroid=len(rows),
+    )
+    model.train(rows)
+    return torch.from_numpy(model.index.search(rows, 1)[1][:, 0]).to(x.device)

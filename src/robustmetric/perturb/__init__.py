@@ -1,0 +1,1 @@
+"""Perturbations: balls and the engines that climb inside them."""

@@ -1,0 +1,105 @@
+"""Projected gradient ascent (Madry et al. 2018) on any function of the input: the one engine behind attacks and defences."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from robustmetric.errors import InputError
+from robustmetric.perturb.ball import Ball
+from robustmetric.types import Inputs, Value
+
+
+@dataclass(frozen=True)
+class PGD:
+    """Climb `value` inside a ball by signed (or unit-gradient) steps; each row climbs its own value.
+
+    `restarts` starts again at random and keeps the worst result per row. `keep="best"` keeps, per row, the iterate with
+    the largest value seen instead of the last one; it costs one more forward pass.
+    """
+
+    ball: Ball
+    steps: int
+    step_size: float
+    random_start: bool = True
+    restarts: int = 1
+    keep: Literal["last", "best"] = "last"
+
+    def __post_init__(self) -> None:
+        if self.steps < 0 or self.restarts < 1:
+            raise InputError(f"steps={self.steps}, restarts={self.restarts}; expected steps >= 0 and restarts >= 1")
+        if self.step_size < 0:
+            raise InputError(f"step_size {self.step_size} would descend; expected a number >= 0, such as 1/255")
+        if self.restarts > 1 and not self.random_start:
+            raise InputError("restarts > 1 without random_start repeats one climb; set random_start: true or restarts: 1")
+        if self.keep not in ("last", "best"):
+            raise InputError(f"keep {self.keep!r} is not known; expected 'last' or 'best'")
+
+    def __call__(self, value: Value, clean: Inputs, generator: torch.Generator | None = None) -> Inputs:
+        """The perturbed inputs, detached, in the ball around `clean`."""
+        clean = clean.detach()
+        worst, _ = self._climb(value, clean, generator)
+        if self.restarts == 1:
+            return worst
+        worst_value = evaluate(value, worst)
+        for _ in range(self.restarts - 1):
+            other, _ = self._climb(value, clean, generator)
+            other_value = evaluate(value, other)
+            worst, worst_value = _keep_larger(worst, worst_value, other, other_value)
+        return worst
+
+    def _climb(self, value: Value, clean: Inputs, generator: torch.Generator | None) -> tuple[Inputs, Tensor | None]:
+        """One ascent from one start: steps of forward + input gradient, no host synchronisation."""
+        x = self.ball.random_point(clean, generator) if self.random_start else clean
+        best, best_value = x, None
+        for _ in range(self.steps):
+            height, gradient = value_and_gradient(value, x)
+            if self.keep == "best":
+                best, best_value = _keep_larger(best, best_value, x, height)
+            x = self.ball.project(x + self.step_size * self.ball.steepest(gradient), clean)
+        if self.keep == "last":
+            return x, None
+        return _keep_larger(best, best_value, x, evaluate(value, x))
+
+
+def value_and_gradient(value: Value, x: Inputs) -> tuple[Tensor, Inputs]:
+    """Per-row values at x and the gradient of their sum; parameters receive no gradient."""
+    x = x.detach().requires_grad_()
+    with torch.enable_grad():
+        height = value(x)
+        (gradient,) = torch.autograd.grad(height.sum(), x)
+    return height.detach(), gradient
+
+
+@torch.no_grad()
+def evaluate(value: Value, x: Inputs) -> Tensor:
+    """Per-row values at x, without a graph."""
+    return value(x).detach()
+
+
+@contextmanager
+def frozen(model: nn.Module) -> Iterator[nn.Module]:
+    """The model as an attacker sees it: eval mode, no parameter gradients; both restored on exit."""
+    modes = [(module, module.training) for module in model.modules()]
+    wanted = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    try:
+        model.eval()
+        for parameter, _ in wanted:
+            parameter.requires_grad_(False)
+        yield model
+    finally:
+        for parameter, required in wanted:
+            parameter.requires_grad_(required)
+        for module, training in modes:
+            module.training = training
+
+
+def _keep_larger(x: Inputs, value: Tensor | None, other: Inputs, other_value: Tensor) -> tuple[Inputs, Tensor]:
+    """Per row, whichever has the larger value; NaN never wins."""
+    if value is None:
+        return other, other_value
+    wins = other_value > value
+    return torch.where(wins.view(-1, *[1] * (x.dim() - 1)), other, x), torch.where(wins, other_value, value)

@@ -1,0 +1,187 @@
+"""Recipes: YAML to objects. Constructors are the schema; a misspelt key fails at once and names its nearest neighbour."""
+
+import functools
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from robustmetric.errors import InputError, nearest
+
+Spec = Any
+"""Plain YAML: numbers, strings, lists and mappings; a mapping with `name` is an object to build."""
+
+FRACTION = re.compile(r"-?\d+(\.\d+)?/\d+")
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1 reads 1e-5 as a string; ours reads it as the number everybody means."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
+    list("-+0123456789."),
+)
+
+
+def parse(text: str) -> Spec:
+    """One YAML value; `8/255` becomes a number."""
+    return _numbers(yaml.load(text, Loader=_Loader))
+
+
+def load(path: Path) -> dict[str, Spec]:
+    """A recipe file as plain data, laid over the recipe its `base:` names (a path relative to this one)."""
+    try:
+        spec = parse(path.read_text())
+    except yaml.YAMLError as error:
+        where = getattr(error, "problem_mark", None)
+        raise InputError(f"{path}: not valid YAML{f' at line {where.line + 1}' if where else ''}") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    if not isinstance(spec, dict):
+        raise InputError(f"{path}: expected a mapping of settings, found {type(spec).__name__}")
+    base = spec.pop("base", None)
+    return merge(load(path.parent / base), spec) if base else spec
+
+
+def merge(base: dict[str, Spec], changes: Mapping[str, Spec]) -> dict[str, Spec]:
+    """`changes` laid over `base`, mapping by mapping; a change of `name` replaces the whole object."""
+    merged = dict(base)
+    for key, value in changes.items():
+        old = merged.get(key)
+        same_kind = isinstance(old, dict) and isinstance(value, dict) and value.get("name", old.get("name")) == old.get("name")
+        merged[key] = merge(old, value) if same_kind and isinstance(old, dict) else value
+    return merged
+
+
+def override(spec: dict[str, Spec], assignments: list[str]) -> dict[str, Spec]:
+    """A copy with dotted assignments applied: `defence.attack.steps=4`."""
+    spec = merge({}, spec)
+    for assignment in assignments:
+        path, equals, text = assignment.partition("=")
+        if not equals or not path:
+            raise InputError(f"{assignment!r} is not an override; expected key=value, as in defence.attack.steps=4")
+        *parents, last = path.split(".")
+        node = spec
+        for parent in parents:
+            node[parent] = dict(node.get(parent) or {}) if isinstance(node.get(parent) or {}, dict) else node[parent]
+            if not isinstance(node[parent], dict):
+                raise InputError(f"{assignment!r}: {parent!r} is a plain value, it has no setting {last!r}")
+            node = node[parent]
+        node[last] = parse(text)
+    return spec
+
+
+def build(spec: Spec, names: Mapping[str, str], where: str, variables: Mapping[str, Spec] | None = None) -> Any:
+    """The object a spec describes: each mapping with a `name` becomes that constructor called with the other keys.
+
+    `names` maps short names to dotted paths; a dotted path may also be written as the name itself. `$classes` and the
+    like are looked up in `variables`. `where` says which file and key we are at, for errors.
+    """
+    if isinstance(spec, str) and spec.startswith("$"):
+        known = variables or {}
+        if spec[1:] not in known:
+            raise InputError(f"{where}: {spec!r} is not known here{nearest(spec[1:], known)}")
+        return known[spec[1:]]
+    if isinstance(spec, list):
+        return [build(item, names, f"{where}[{i}]", variables) for i, item in enumerate(spec)]
+    if not isinstance(spec, dict):
+        return spec
+    if "name" not in spec:
+        return {key: build(value, names, f"{where}.{key}", variables) for key, value in spec.items()}
+    constructor = find(spec["name"], names, where)
+    arguments = {key: value for key, value in spec.items() if key != "name"}
+    check(constructor, arguments, where)
+    return call(
+        constructor, {key: build(value, names, f"{where}.{key}", variables) for key, value in arguments.items()}, where
+    )
+
+
+def call(constructor: Callable[..., Any], arguments: Mapping[str, Any], where: str) -> Any:
+    """`constructor(**arguments)`; what it refuses is reported as a fault of the recipe at `where`."""
+    try:
+        return constructor(**arguments)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{where}: {_title(constructor)} refused its settings: {error}") from error
+
+
+def find(name: Any, names: Mapping[str, str], where: str) -> Callable[..., Any]:
+    """The constructor behind a short name or a dotted path."""
+    path = names.get(name, name) if isinstance(name, str) else ""
+    module, dot, attribute = path.rpartition(".")
+    if not dot:
+        raise InputError(f"{where}: {name!r} is not a known name{nearest(str(name), names)}")
+    try:
+        return getattr(importlib.import_module(module), attribute)  # type: ignore[no-any-return]  # checked by its call
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"{where}: cannot import {path!r} ({error})") from error
+
+
+def check(constructor: Callable[..., Any], arguments: Mapping[str, Any], where: str) -> None:
+    """Refuse a key the constructor does not take, or the lack of one it needs."""
+    parameters = inspect.signature(constructor).parameters
+    title = _title(constructor)
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
+    for key in arguments:
+        if key not in parameters:
+            raise InputError(f"{where}: {key!r} is not a setting of {title}{nearest(str(key), parameters)}")
+    missing = [k for k, p in parameters.items() if p.default is p.empty and p.kind is not p.VAR_POSITIONAL and k not in arguments]
+    if missing:
+        raise InputError(f"{where}: {title} needs {', '.join(map(repr, missing))}")
+
+
+def _title(constructor: Callable[..., Any]) -> str:
+    inner = constructor.func if isinstance(constructor, functools.partial) else constructor
+    return inner.__name__
+
+
+def save(spec: Mapping[str, Spec], path: Path) -> None:
+    """Write a resolved recipe, keys in the order given."""
+    path.write_text(yaml.safe_dump(dict(spec), sort_keys=False))
+
+
+def locate(name: str, kind: str = "") -> Path:
+    """The file of a recipe given as a path or as a short name (`digits/est`, or a suite's `ers224`)."""
+    path = Path(name)
+    if path.suffix in {".yaml", ".yml"} and path.is_file():
+        return path
+    short = path.with_suffix("").as_posix().removeprefix("recipes/")
+    found = shelf() / kind / f"{short}.yaml"
+    if found.is_file():
+        return found
+    raise InputError(f"{name!r} is no file and no {kind.rstrip('s') or 'recipe'} we ship{nearest(short, listing(kind))}")
+
+
+def listing(kind: str = "") -> list[str]:
+    """Short names of the recipes we ship; `kind="suites"` lists the suites, otherwise everything but suites."""
+    root = shelf() / kind
+    found = (p.relative_to(root).with_suffix("").as_posix() for p in sorted(root.rglob("*.yaml")))
+    return [name for name in found if kind or not name.startswith("suites/")]
+
+
+def shelf() -> Path:
+    """Where recipes lie: inside an installed wheel, or at the root of a source checkout."""
+    inside = Path(__file__).parent / "recipes"
+    return inside if inside.is_dir() else Path(__file__).parents[2] / "recipes"
+
+
+def _numbers(value: Spec) -> Spec:
+    if isinstance(value, dict):
+        return {key: _numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_numbers(item) for item in value]
+    if isinstance(value, str) and FRACTION.fullmatch(value):
+        try:
+            return float(Fraction(value.split("/")[0]) / Fraction(value.split("/")[1]))
+        except ZeroDivisionError as error:
+            raise InputError(f"{value!r} divides by zero") from error
+    return value

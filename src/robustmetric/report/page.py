@@ -1,0 +1,123 @@
+"""The page: runs in, one self-contained HTML file out."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from robustmetric.errors import InputError
+from robustmetric.report import plots
+from robustmetric.report.gallery import Gallery, read_gallery
+from robustmetric.report.runs import Run, read_runs
+from robustmetric.report.scores import DASH, MULTIPLY, SCORES, Score, describe, show, show_interval
+from robustmetric.report.tables import Column, Summary, full, summaries
+from robustmetric.report.verdict import verdict
+
+
+@dataclass(frozen=True)
+class HeaderGroup:
+    """Neighbouring columns of one quantity: one header over their radii."""
+
+    title: str
+    columns: tuple[Column, ...]
+
+
+@dataclass(frozen=True)
+class Section:
+    """All there is to show of one protocol."""
+
+    summary: Summary
+    groups: tuple[HeaderGroup, ...]
+    verdict: tuple[str, ...]
+    curves: tuple[tuple[str, Markup], ...]
+    """What tells a curve from the others of its section (its attack and strength), and the plot."""
+
+
+def write_page(runs: list[Path], out: Path) -> Path:
+    """Read the run folders and write `out/index.html`, whole or not at all."""
+    text = render(read_runs(runs), command=shlex.join(["robustmetric", "report", *map(str, runs), "-o", str(out)]))
+    path = out / "index.html"
+    partial = path.with_suffix(".html.part")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        # A name the file system could not decode must not stop the page: it is shown with a question mark.
+        partial.write_text(text, encoding="utf-8", errors="replace")
+        partial.replace(path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written ({error.strerror}); give another folder with -o") from error
+    return path
+
+
+def render(runs: Sequence[Run], command: str) -> str:
+    """The page as text."""
+    environment = Environment(
+        loader=PackageLoader("robustmetric", "report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(
+        describe=describe, show=show, show_interval=show_interval, swatch=plots.swatch, DASH=DASH, MULTIPLY=MULTIPLY
+    )
+    tables = summaries(runs)
+    lines = full(runs)
+    return environment.get_template("page.html.j2").render(
+        title=" against ".join(run.label for run in runs) if len(runs) < 4 else f"{len(runs)} runs compared",
+        runs=runs,
+        sections=[_section(summary, runs, place) for place, summary in enumerate(tables)],
+        unevaluated=[run for run in runs if not run.of_kind("clean", "attack")],
+        training=plots.training(runs, name="training"),
+        lines=lines,
+        meanings=_meanings([line.score for line in lines]),
+        galleries=_galleries(runs),
+        fewest_seeds=_fewest_seeds(runs),
+        command=command,
+    )
+
+
+def _section(summary: Summary, runs: Sequence[Run], place: int) -> Section:
+    labels = [run.label for run in runs]
+    curves = [
+        (
+            ", ".join(part for part in variant if part),
+            plots.robustness(summary, labels, variant, name=f"curve-{place}-{i}"),
+        )
+        for i, variant in enumerate(summary.variants())
+    ]
+    return Section(summary, _groups(summary), tuple(verdict(summary, runs)), tuple(curves))
+
+
+def _groups(summary: Summary) -> tuple[HeaderGroup, ...]:
+    by_title: dict[str, list[Column]] = {}
+    for column in summary.columns:
+        by_title.setdefault(summary.quantity(column), []).append(column)
+    return tuple(HeaderGroup(title, tuple(columns)) for title, columns in by_title.items())
+
+
+def _meanings(used: Sequence[str]) -> dict[str, Score]:
+    """The scores on this page with what they mean: the known ones in our order, then any others."""
+    known = [name for name in SCORES if name in used]
+    return {name: describe(name) for name in dict.fromkeys([*known, *used])}
+
+
+def _galleries(runs: Sequence[Run]) -> list[tuple[str, list[tuple[Run, Gallery]]]]:
+    """By attack and radius, so that runs under the same attack stand below one another."""
+    grouped: dict[str, list[tuple[Run, Gallery]]] = {}
+    for run in runs:
+        for path in run.examples:
+            gallery = read_gallery(path)
+            title = f"{gallery.attack} at radius {gallery.radius}" if gallery.radius else gallery.attack
+            grouped.setdefault(title, []).append((run, gallery))
+    return list(grouped.items())
+
+
+def _fewest_seeds(runs: Sequence[Run]) -> int:
+    """Training seeds behind the least repeated way of training; a headline claim needs three."""
+    seeds: dict[tuple[str, str, str], set[int | None]] = {}
+    for run in runs:
+        seeds.setdefault((run.data, run.model, run.defence), set()).add(run.seed)
+    return min(len(found) for found in seeds.values())

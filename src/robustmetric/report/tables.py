@@ -1,0 +1,233 @@
+"""Records to tables: one summary per protocol, and the full list; plain data, printed here for the terminal."""
+
+import io
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from robustmetric.records import Record
+from robustmetric.report.runs import Run
+from robustmetric.report.scores import DASH, describe, show, show_interval, show_radius
+
+HEADLINE = ("R@1", "ES:R", "CA+", "CA-")
+"""The scores of the summary, in this order; the full table has all."""
+
+OWN_COLUMN = ("data", "suite", "mode", "norm", "radius", "steps", "restarts")
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What must agree before two numbers may stand in one column."""
+
+    data: str
+    suite: str
+    mode: str = ""
+    norm: str = ""
+
+    def __str__(self) -> str:
+        parts = [self.data, self.suite and f"suite {self.suite}", self.mode and f"mode {self.mode}", self.norm]
+        return ", ".join(part for part in parts if part) or "protocol not stated"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One measured quantity: a score, under an attack (empty: none) of one strength, at a radius."""
+
+    score: str
+    attack: str = ""
+    engine: str = ""
+    radius: float | None = None
+
+    @property
+    def variant(self) -> tuple[str, str]:
+        """Attack and strength: numbers along a curve share both."""
+        return self.attack, self.engine
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number with its interval and the queries behind it."""
+
+    value: float
+    interval: tuple[float, float] | None
+    count: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One table: rows are runs (by label), columns are comparable numbers. A cell that is absent was not measured."""
+
+    protocol: Protocol
+    columns: tuple[Column, ...]
+    rows: dict[str, dict[Column, Cell]]
+    chance: float | None = None
+    """R@1 of a random ranking in percent, where the records state it."""
+
+    def best(self, column: Column) -> str | None:
+        """The run that is best in a column, where at least two were measured and the direction is known."""
+        values = {run: cells[column].value for run, cells in self.rows.items() if column in cells}
+        better = describe(column.score).better
+        if len(values) < 2 or better == "unknown" or len(set(values.values())) == 1:
+            return None
+        return (max if better == "higher" else min)(values, key=lambda run: values[run])
+
+    def variants(self, score: str = "ES:R") -> dict[tuple[str, str], list[Column]]:
+        """The attack columns of a score by attack and strength, radii rising."""
+        found: dict[tuple[str, str], list[Column]] = {}
+        for column in self.columns:
+            if column.score == score and column.radius is not None:
+                found.setdefault(column.variant, []).append(column)
+        return found
+
+    def quantity(self, column: Column) -> str:
+        """What a column holds, without its radius: `clean R@1`, `ES:R`; the strength where two must be told apart."""
+        if not column.attack:
+            return f"clean {column.score}"
+        # ES gives ES:R and CA+ gives CA+, but an attack may also report a plain R@1.
+        named = column.score if column.score.startswith(column.attack) else f"{column.attack} {column.score}"
+        alike = {c.engine for c in self.columns if (c.score, c.attack) == (column.score, column.attack)}
+        return f"{named} ({column.engine or 'strength not stated'})" if len(alike) > 1 else named
+
+    def radius(self, column: Column) -> str:
+        """The column's radius, all of a table in one unit; empty where there is none."""
+        among = tuple({c.radius for c in self.columns if c.radius is not None})
+        return "" if column.radius is None else show_radius(column.radius, among)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of the full table: one score of one record."""
+
+    run: str
+    protocol: Protocol
+    name: str
+    score: str
+    value: str
+    interval: str
+    radius: str
+    engine: str
+    count: int
+    seconds: float
+    seed: int
+    settings: str
+    """The settings that have no column of their own."""
+
+
+def summaries(runs: Sequence[Run], scores: Sequence[str] = HEADLINE) -> list[Summary]:
+    """One summary per protocol, in order of first appearance; a run on the same data but without numbers has dashes."""
+    attacks = list(dict.fromkeys(_protocol(run, record) for run in runs for record in run.of_kind("attack")))
+    placed: dict[Protocol, dict[str, dict[Column, Cell]]] = {}
+    chances: dict[Protocol, set[float]] = {}
+    for run in runs:
+        for record in run.of_kind("clean", "attack"):
+            for protocol in _places(run, record, attacks):
+                row = placed.setdefault(protocol, {}).setdefault(run.label, {})
+                row.update(_cells(record, scores))
+                if "chance" in record.settings:
+                    chances.setdefault(protocol, set()).add(float(record.settings["chance"]))
+    return [_summary(protocol, rows, chances.get(protocol, set()), runs, scores) for protocol, rows in placed.items()]
+
+
+def full(runs: Sequence[Run]) -> list[Line]:
+    """Every score of every evaluation record."""
+    return [
+        Line(
+            run=run.label,
+            protocol=_protocol(run, record),
+            name=record.name,
+            score=score,
+            value=show(score, value),
+            interval=show_interval(score, record.intervals.get(score)),
+            radius=show_radius(float(record.settings["radius"])) if "radius" in record.settings else "",
+            engine=_engine(record),
+            count=record.count,
+            seconds=record.seconds,
+            seed=record.seed,
+            settings=", ".join(f"{key} {value}" for key, value in record.settings.items() if key not in OWN_COLUMN),
+        )
+        for run in runs
+        for record in run.of_kind("clean", "attack")
+        for score, value in record.scores.items()
+    ]
+
+
+def to_text(tables: Iterable[Summary], width: int = 100) -> str:
+    """The summaries for a terminal: value above, 95 % interval below, a dash where nothing was measured."""
+    console = Console(file=io.StringIO(), width=width, color_system=None, legacy_windows=False)
+    with console.capture() as capture:
+        for summary in tables:
+            # Text, not str: a run called "[red]" is a name, not markup.
+            table = RichTable(title=Text(str(summary.protocol)), title_justify="left")
+            table.add_column("run", overflow="fold")
+            for column in summary.columns:
+                heading = f"{summary.quantity(column)} {describe(column.score).arrow}\n{summary.radius(column)}"
+                table.add_column(Text(heading), justify="right", overflow="fold")
+            for run, cells in summary.rows.items():
+                table.add_row(
+                    Text(run), *(Text(_cell_text(cells.get(column), column.score)) for column in summary.columns)
+                )
+            console.print(table)
+    return capture.get()
+
+
+def _summary(
+    protocol: Protocol,
+    rows: dict[str, dict[Column, Cell]],
+    chances: set[float],
+    runs: Sequence[Run],
+    scores: Sequence[str],
+) -> Summary:
+    columns = {column for cells in rows.values() for column in cells}
+    ordered = sorted(columns, key=lambda c: (scores.index(c.score), *c.variant, -1.0 if c.radius is None else c.radius))
+    shown = {run.label: rows.get(run.label, {}) for run in runs if run.label in rows or run.data == protocol.data}
+    return Summary(protocol, tuple(ordered), shown, chances.pop() if len(chances) == 1 else None)
+
+
+def _protocol(run: Run, record: Record) -> Protocol:
+    settings = record.settings
+    suite, mode, norm = (str(settings.get(key, "")) for key in ("suite", "mode", "norm"))
+    return Protocol(str(settings.get("data") or run.data), suite, mode, norm)
+
+
+def _places(run: Run, record: Record, attacks: Sequence[Protocol]) -> list[Protocol]:
+    """The tables a record belongs in: clean numbers stand beside every attack of the same data and suite."""
+    own = _protocol(run, record)
+    if record.kind == "attack":
+        return [own]
+    beside = [p for p in attacks if (p.data, p.suite) == (own.data, own.suite) and own.mode in ("", p.mode)]
+    return beside or [own]
+
+
+def _cells(record: Record, scores: Sequence[str]) -> dict[Column, Cell]:
+    attack = record.kind == "attack"
+    # Nine digits: the same radius read from a recipe (8/255) and computed (8 * (1 / 255)) is one column.
+    radius = round(float(record.settings["radius"]), 9) if attack and "radius" in record.settings else None
+    variant = (record.name, _engine(record)) if attack else ("", "")
+    return {
+        Column(score, *variant, radius): Cell(value, record.intervals.get(score), record.count)
+        for score, value in record.scores.items()
+        if score in scores
+    }
+
+
+def _engine(record: Record) -> str:
+    settings = record.settings
+    named = (("steps", "steps"), ("restarts", "restarts"))
+    return ", ".join(
+        f"{settings[key]} {word if settings[key] != 1 else word[:-1]}" for key, word in named if key in settings
+    )
+
+
+def _cell_text(cell: Cell | None, score: str) -> str:
+    """Value over interval; the interval is rounded outwards to whole numbers, so that a wide table fits 80 columns."""
+    if cell is None:
+        return DASH
+    bounds = cell.interval and all(math.isfinite(bound) for bound in cell.interval) and cell.interval
+    low_high = (
+        f"\n{math.floor(bounds[0])}{DASH}{math.ceil(bounds[1])}" if bounds and describe(score).decimals == 1 else ""
+    )
+    return show(score, cell.value) + low_high

@@ -1,0 +1,55 @@
+from conftest import EST, PLAIN, MakeRun, candidate, clean, shift
+
+from robustmetric.report.runs import read_runs
+from robustmetric.report.tables import summaries
+from robustmetric.report.verdict import verdict
+
+
+def said(*paths) -> list[str]:
+    runs = read_runs(list(paths))
+    return verdict(summaries(runs)[0], runs)
+
+
+def test_the_middle_radius_comes_first_with_plain_before_the_others(make_run: MakeRun):
+    sentences = said(make_run("est", *EST), make_run("plain", *PLAIN))
+    assert sentences[0] == "At radius 0.1 the R@1 of plain falls from 96.1 to 4.0; est keeps 61.3 of its 94.3."
+    assert sentences[1] == "At the largest radius, 0.3, R@1 is 0.2 (plain), 19.9 (est); chance is 20.0."
+    assert "at radius 0.1 brings it to rank percentile 2.5 (plain), 24.5 (est)" in sentences[2]
+
+
+def test_overlapping_intervals_are_said_aloud(make_run: MakeRun):
+    # Intervals are the value +- 2: 4 to 8 against 7 to 11.
+    one, other = make_run("plain", clean(90.0), shift(6.0, 0.1)), make_run("est", clean(90.0), shift(9.0, 0.1))
+    assert said(one, other)[0].endswith("The intervals of plain and est overlap: no clear difference.")
+
+
+def test_intervals_apart_need_no_caution(make_run: MakeRun):
+    one, other = make_run("plain", clean(90.0), shift(6.0, 0.1)), make_run("est", clean(90.0), shift(10.5, 0.1))
+    assert "overlap" not in said(one, other)[0]
+
+
+def test_one_run_speaks_for_itself(make_run: MakeRun):
+    assert said(make_run("mine", clean(90.0), shift(6.0, 8 / 255))) == [
+        "At radius 8/255 the R@1 of mine falls from 90.0 to 6.0."
+    ]
+
+
+def test_a_model_that_does_not_fall_is_said_to_stay(make_run: MakeRun):
+    assert "mine stays at R@1 90.0 (clean 90.0)" in said(make_run("mine", clean(90.0), shift(90.0, 0.1)))[0]
+
+
+def test_a_missing_clean_number_is_said(make_run: MakeRun):
+    assert "mine has R@1 6.0 (clean R@1 not measured)" in said(make_run("mine", shift(6.0, 0.1)))[0]
+
+
+def test_without_attacks_nothing_is_claimed(make_run: MakeRun):
+    assert said(make_run("mine", clean(90.0))) == [
+        "No embedding-shift attack was measured here, so nothing is said about robustness. Clean R@1: mine 90.0."
+    ]
+    assert "nothing is said" in said(make_run("other", candidate("CA+", 3.0)))[0]
+
+
+def test_a_radius_most_runs_share_is_preferred(make_run: MakeRun):
+    one = make_run("plain", clean(90.0), shift(50.0, 0.02), shift(40.0, 0.03), shift(6.0, 0.1))
+    sentences = said(one, make_run("est", clean(90.0), shift(70.0, 0.1)))
+    assert sentences[0] == "At radius 0.1 the R@1 of plain falls from 90.0 to 6.0; est keeps 70.0 of its 90.0."
