@@ -64,7 +64,12 @@ def attack(
     arena = Arena.prepare(unit(encoder), dataset, Identity(), Workers(_device(encoder, images)), batch_size=batch_size)
     perturbed = [
         run(
-            trial.attack, trial.engine, arena.model, batch, arena.gallery, generator(arena.workers.device, seed, first, 3)
+            trial.attack,
+            trial.engine,
+            arena.model,
+            batch,
+            arena.gallery,
+            generator(arena.workers.device, seed, first, 3),
         ).inputs
         for first, _, batch in arena.batches()
     ]
@@ -82,7 +87,9 @@ def _checked(images: Tensor, labels: Tensor | Sequence[int]) -> tuple[Tensor, Te
     if not (torch.isfinite(low) and torch.isfinite(high)):
         raise InputError("the images hold NaN or infinity; expected numbers in [0, 1]")
     if low < 0 or high > 1:
-        raise InputError(f"the images span [{low:.3g}, {high:.3g}]; expected [0, 1]: normalise inside the encoder instead")
+        raise InputError(
+            f"the images span [{low:.3g}, {high:.3g}]; expected [0, 1]: normalise inside the encoder instead"
+        )
     return images, labels
 
 

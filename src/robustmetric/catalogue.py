@@ -8,7 +8,8 @@ CATALOGUE: dict[str, dict[str, str]] = {
     "data": {
         "digits": "robustmetric.data.digits.Digits",
         "mnist": "robustmetric.data.mnist.Mnist",
-        "cifar10": "robustmetric.data.cifar.Cifar",
+        "fashion": "robustmetric.data.mnist.Fashion",
+        "cifar10": "robustmetric.data.cifar.Cifar10",
         "cub": "robustmetric.data.cub.Cub",
         "cars": "robustmetric.data.cars.Cars",
         "sop": "robustmetric.data.sop.Sop",

@@ -35,7 +35,9 @@ def _global(
 def train(
     recipe: Annotated[str, typer.Argument(help="A recipe by short name (digits/est) or file.")],
     overrides: Annotated[list[str] | None, typer.Argument(help="Changes: defence.attack.steps=4 seed=1")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The run folder; default runs/<recipe>-seed<n>.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The run folder; default runs/<recipe>-seed<n>.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where the run folder stopped.")] = False,
     skip_unreadable: Annotated[bool, typer.Option(help="Leave unreadable images out, and count them.")] = False,
     tensorboard: Annotated[bool, typer.Option(help="Also log to TensorBoard (extra).")] = False,
@@ -58,16 +60,22 @@ def train(
         folder = job.train(recipe, changes, out, resume=resume, hardware=hardware, tensorboard=tensorboard)
     except job.Interrupted as stopped:
         words = " ".join([recipe, *(overrides or [])])
-        typer.echo(f"stopped; the state is saved. Go on with: robustmetric train {words} --out {stopped} --resume", err=True)
+        typer.echo(
+            f"stopped; the state is saved. Go on with: robustmetric train {words} --out {stopped} --resume", err=True
+        )
         raise typer.Exit(130) from None
     typer.echo(folder)
 
 
 @app.command()
 def evaluate(
-    target: Annotated[str, typer.Argument(metavar="RUN|RECIPE|MODEL", help="A run folder, a recipe, or my_lab.file.model.")],
+    target: Annotated[
+        str, typer.Argument(metavar="RUN|RECIPE|MODEL", help="A run folder, a recipe, or my_lab.file.model.")
+    ],
     suite: Annotated[str | None, typer.Argument(help="Attacks by suite name or file; default: the recipe's.")] = None,
-    data: Annotated[str | None, typer.Option(help="Other data: class folders, a zip, a CSV manifest, or a name.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Other data: class folders, a zip, a CSV manifest, or a name.")
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Where results go; default: the run folder.")] = None,
     radius: Annotated[str | None, typer.Option(help="One radius for every attack: 8/255.")] = None,
     queries: Annotated[int | None, typer.Option(help="Use this many queries, drawn with the seed.")] = None,
@@ -133,7 +141,9 @@ def demo(out: Annotated[Path, typer.Option("--out", "-o", help="Folder for runs 
 
 @app.command(name="list")
 def list_(
-    kind: Annotated[str | None, typer.Argument(help="data, models, losses, attacks, defences, suites, recipes, ...")] = None,
+    kind: Annotated[
+        str | None, typer.Argument(help="data, models, losses, attacks, defences, suites, recipes, ...")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List what recipes can name.

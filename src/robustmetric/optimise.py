@@ -1,4 +1,4 @@
-"""Optimisers and schedules as settings. A schedule is a function of progress, so a resumed run needs no schedule state."""
+"""Optimisers and schedules as settings. A schedule is a function of progress, so resuming needs no state of it."""
 
 import math
 from collections.abc import Iterable

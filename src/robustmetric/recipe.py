@@ -1,4 +1,4 @@
-"""Recipes: YAML to objects. Constructors are the schema; a misspelt key fails at once and names its nearest neighbour."""
+"""Recipes: YAML to objects. Constructors are the schema; a misspelt key fails at once, naming the nearest valid one."""
 
 import functools
 import importlib
@@ -55,7 +55,9 @@ def merge(base: dict[str, Spec], changes: Mapping[str, Spec]) -> dict[str, Spec]
     merged = dict(base)
     for key, value in changes.items():
         old = merged.get(key)
-        same_kind = isinstance(old, dict) and isinstance(value, dict) and value.get("name", old.get("name")) == old.get("name")
+        same_kind = (
+            isinstance(old, dict) and isinstance(value, dict) and value.get("name", old.get("name")) == old.get("name")
+        )
         merged[key] = merge(old, value) if same_kind and isinstance(old, dict) else value
     return merged
 
@@ -120,7 +122,7 @@ def find(name: Any, names: Mapping[str, str], where: str) -> Callable[..., Any]:
     if not dot:
         raise InputError(f"{where}: {name!r} is not a known name{nearest(str(name), names)}")
     try:
-        return getattr(importlib.import_module(module), attribute)  # type: ignore[no-any-return]  # checked by its call
+        return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise InputError(f"{where}: cannot import {path!r} ({error})") from error
 
@@ -134,7 +136,11 @@ def check(constructor: Callable[..., Any], arguments: Mapping[str, Any], where: 
     for key in arguments:
         if key not in parameters:
             raise InputError(f"{where}: {key!r} is not a setting of {title}{nearest(str(key), parameters)}")
-    missing = [k for k, p in parameters.items() if p.default is p.empty and p.kind is not p.VAR_POSITIONAL and k not in arguments]
+    missing = [
+        k
+        for k, p in parameters.items()
+        if p.default is p.empty and p.kind is not p.VAR_POSITIONAL and k not in arguments
+    ]
     if missing:
         raise InputError(f"{where}: {title} needs {', '.join(map(repr, missing))}")
 
@@ -158,7 +164,9 @@ def locate(name: str, kind: str = "") -> Path:
     found = shelf() / kind / f"{short}.yaml"
     if found.is_file():
         return found
-    raise InputError(f"{name!r} is no file and no {kind.rstrip('s') or 'recipe'} we ship{nearest(short, listing(kind))}")
+    raise InputError(
+        f"{name!r} is no file and no {kind.rstrip('s') or 'recipe'} we ship{nearest(short, listing(kind))}"
+    )
 
 
 def listing(kind: str = "") -> list[str]:

@@ -44,10 +44,12 @@ def test_proxies_are_parameters_of_the_loss() -> None:
 
 def test_miner_chooses_the_pairs() -> None:
     z = embeddings()
-    mined = PytorchMetricLearning("ContrastiveLoss", miner="MultiSimilarityMiner", miner_arguments={"epsilon": 0.5})
-    expected = losses.ContrastiveLoss()(z, LABELS, miners.MultiSimilarityMiner(epsilon=0.5)(z, LABELS))
+    mined = PytorchMetricLearning(
+        "TripletMarginLoss", miner="TripletMarginMiner", miner_arguments={"type_of_triplets": "hard"}
+    )
+    expected = losses.TripletMarginLoss()(z, LABELS, miners.TripletMarginMiner(type_of_triplets="hard")(z, LABELS))
     torch.testing.assert_close(mined(z, LABELS), expected)
-    assert mined(z, LABELS).item() != PytorchMetricLearning("ContrastiveLoss")(z, LABELS).item()
+    assert mined(z, LABELS).item() != PytorchMetricLearning("TripletMarginLoss")(z, LABELS).item()
 
 
 def test_given_triplets_replace_the_miner() -> None:
@@ -74,7 +76,7 @@ def test_unknown_names_say_the_nearest() -> None:
 
 
 def test_refused_settings_are_named() -> None:
-    with pytest.raises(InputError, match="ContrastiveLoss refused its settings.*neg_marginn"):
+    with pytest.raises(InputError, match=r"ContrastiveLoss refused its settings.*neg_marginn"):
         PytorchMetricLearning("ContrastiveLoss", neg_marginn=1.0)
 
 

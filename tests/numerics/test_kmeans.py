@@ -97,6 +97,10 @@ def test_as_many_clusters_as_points_leave_no_inertia() -> None:
     assert sorted(labels.tolist()) == list(range(20))
 
 
+def test_one_cluster_holds_everything() -> None:
+    assert kmeans(blobs(clusters=3, size=4, spread=1.0)[0], 1).tolist() == [0] * 12
+
+
 def test_equal_points_are_no_trouble() -> None:
     assert inertia(torch.ones(9, 3), kmeans(torch.ones(9, 3), 4)) == 0
 

@@ -2,7 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import PLAIN, MakeRun, clean
+from sample_runs import PLAIN, MakeRun, clean
 
 from robustmetric.errors import InputError
 from robustmetric.records import append
@@ -35,7 +35,7 @@ def test_the_resolved_recipe_stands_in_for_a_missing_file(make_run: MakeRun):
 
 
 def test_a_folder_without_results_is_refused(tmp_path: Path):
-    with pytest.raises(InputError, match="results.jsonl does not exist"):
+    with pytest.raises(InputError, match=r"results\.jsonl does not exist"):
         read_run(tmp_path)
 
 

@@ -1,11 +1,14 @@
-from conftest import EST, PLAIN, MakeRun, candidate, clean, shift
+from pathlib import Path
 
+from sample_runs import ES, EST, PLAIN, MakeRun, candidate, clean, shift
+
+from robustmetric.records import Record
 from robustmetric.report.runs import read_runs
 from robustmetric.report.tables import summaries
 from robustmetric.report.verdict import verdict
 
 
-def said(*paths) -> list[str]:
+def said(*paths: Path) -> list[str]:
     runs = read_runs(list(paths))
     return verdict(summaries(runs)[0], runs)
 
@@ -53,3 +56,19 @@ def test_a_radius_most_runs_share_is_preferred(make_run: MakeRun):
     one = make_run("plain", clean(90.0), shift(50.0, 0.02), shift(40.0, 0.03), shift(6.0, 0.1))
     sentences = said(one, make_run("est", clean(90.0), shift(70.0, 0.1)))
     assert sentences[0] == "At radius 0.1 the R@1 of plain falls from 90.0 to 6.0; est keeps 70.0 of its 90.0."
+
+
+def test_many_runs_are_cut_to_the_first_and_the_three_best(make_run: MakeRun):
+    others = [make_run(f"d{i}", clean(90.0), shift(20.0 + 10 * i, 0.1)) for i in range(5)]
+    (sentence,) = said(*others, make_run("plain", clean(95.0), shift(6.0, 0.1)))
+    kept = "d4 keeps 60.0 of its 90.0; d3 keeps 50.0 of its 90.0; d2 keeps 40.0 of its 90.0; 2 more in the table."
+    assert sentence == f"At radius 0.1 the R@1 of plain falls from 95.0 to 6.0; {kept}"
+
+
+def test_an_attack_at_radius_zero_only_says_nothing_about_falling(make_run: MakeRun):
+    assert said(make_run("mine", clean(90.0), shift(90.0, 0.0))) == []
+
+
+def test_intervals_that_were_not_measured_raise_no_caution(make_run: MakeRun):
+    bare = Record("attack", "ES", {"ES:R": 7.0}, {**ES, "radius": 0.1})
+    assert "overlap" not in said(make_run("plain", clean(90.0), shift(6.0, 0.1)), make_run("est", clean(90.0), bare))[0]

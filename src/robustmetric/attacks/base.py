@@ -66,7 +66,7 @@ def run(
     *,
     rounded: bool = True,
 ) -> Outcome:
-    """Attack one batch. `rounded` scores the images as 8 bits would hold them, which is what a real attacker can send."""
+    """Attack one batch. `rounded` scores the images as 8 bits hold them, which is what a real attacker can send."""
     with frozen(model) as embed:
         with torch.no_grad():
             clean = embed(batch.inputs)
@@ -121,7 +121,7 @@ def draw_near(
     width: int,
     generator: torch.Generator | None,
 ) -> Int[Tensor, "rows width"]:
-    """For each row, `width` indices drawn without replacement from the nearest `share` of the gallery, itself left out."""
+    """Per row, `width` indices drawn without replacement from the nearest `share` of the gallery, itself left out."""
     pool = int(share * len(gallery))
     if not width <= pool < len(gallery):
         raise InputError(

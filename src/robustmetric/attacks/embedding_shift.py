@@ -1,4 +1,4 @@
-"""Embedding shift, ES (Zhou et al., "Adversarial ranking attack and defense", ECCV 2020): move the query anywhere else."""
+"""Embedding shift, ES (Zhou et al., "Adversarial ranking attack and defense", ECCV 2020): move the query away."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal

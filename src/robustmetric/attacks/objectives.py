@@ -1,4 +1,4 @@
-"""The formula sheet: what attacks climb, per row, as functions of embeddings and distances. Larger is worse for the model."""
+"""The formula sheet: what attacks climb, per row, as functions of embeddings. Larger is worse for the model."""
 
 import torch
 from jaxtyping import Bool, Float

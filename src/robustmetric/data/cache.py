@@ -226,4 +226,6 @@ def _progress(total: int) -> Iterator[_Bar]:
     try:
         yield bar
     finally:
-        bar.progress.stop()
+        # Stopping a bar that never started prints an empty line.
+        if bar.progress.live.is_started:
+            bar.progress.stop()

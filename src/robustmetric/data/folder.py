@@ -1,6 +1,6 @@
 """Your own images: one sub-folder per class, plain or in a zip."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from robustmetric.data.base import data_root
 from robustmetric.data.files import open_tree
@@ -21,7 +21,8 @@ class Folder(ImageFiles):
     gallery/ where that is there too.
     """
 
-    root: str
+    # Without field() the default of the base class would stand, and no folder is a sensible default.
+    root: str = field()
     test_share: float = 0.5
 
     def __post_init__(self) -> None:

@@ -27,7 +27,7 @@ class Manifest(ImageFiles):
     file: str
 
     def plan(self) -> Plan:
-        """Rows with split "train" train (there may be none); "test" or "validation" rows are queries, gallery, or both."""
+        """Rows of split "train" train (there may be none); those of "test" or "validation" are queries or gallery."""
         path = data_root(self.file)
         rows = read_rows(path)
         root = path.parent if self.root is None else data_root(self.root)

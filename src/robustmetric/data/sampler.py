@@ -3,7 +3,6 @@
 import hashlib
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from jaxtyping import Int
@@ -13,18 +12,6 @@ from robustmetric.errors import InputError
 
 Batches = list[Tensor]
 """Row numbers of the split, one tensor per step."""
-
-
-class Sampler(Protocol):
-    """Which rows make which batch."""
-
-    def steps(self, labels: Int[Tensor, " n"], ranks: int = 1) -> int:
-        """Batches per epoch and rank."""
-        ...
-
-    def batches(self, labels: Int[Tensor, " n"], epoch: int, seed: int, rank: int = 0, ranks: int = 1) -> Batches:
-        """This rank's batches of this epoch."""
-        ...
 
 
 @dataclass(frozen=True)

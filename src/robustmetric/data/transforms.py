@@ -1,14 +1,14 @@
 """Batched image transforms on the device of the images: bytes in, floats in [0, 1] out.
 
-The two published pipelines: squash to 256, crop 224 (`RandomCrop`, `CentreCrop`); and torchvision's crops, in the geometry
-of the original image (`RandomResizedCrop`, `AspectCentreCrop`). The latter read the squashed copy of the cache by bilinear
-interpolation, so they are a little less sharp than crops of the original file (and less smooth where the copy is much larger
-than the crop: nothing is averaged); their outputs are rounded to whole bytes, as those of an image file are.
+The two published pipelines: squash to 256, crop 224 (`RandomCrop`, `CentreCrop`); and torchvision's crops, in the
+geometry of the original image (`RandomResizedCrop`, `AspectCentreCrop`). The latter read the squashed copy of the cache
+by bilinear interpolation, so they are a little less sharp than crops of the original file (and rougher where the copy
+is much larger than the crop: nothing is averaged); their outputs are whole bytes, as an image file's are.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -19,17 +19,6 @@ from robustmetric.errors import InputError
 
 CANDIDATES = 10
 """Boxes that torchvision draws before it falls back to the centre."""
-
-
-class Transform(Protocol):
-    """Images as the model sees them; `sizes` are their original heights and widths."""
-
-    def __call__(
-        self,
-        images: Shaped[Tensor, "batch *shape"],
-        sizes: Int[Tensor, "batch 2"],
-        generator: torch.Generator | None = None,
-    ) -> Float[Tensor, "batch *seen"]: ...
 
 
 @dataclass(frozen=True)
@@ -101,8 +90,8 @@ class RandomResizedCrop:
     """torchvision's RandomResizedCrop: a random box of the original image, resized to a square; mirrored if `flip`."""
 
     size: int = 224
-    scale: tuple[float, float] = (0.08, 1.0)
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    scale: Sequence[float | int] = (0.08, 1.0)
+    ratio: Sequence[float | int] = (3 / 4, 4 / 3)
     flip: bool = True
 
     def __post_init__(self) -> None:
@@ -121,8 +110,9 @@ class RandomResizedCrop:
     ) -> Float[Tensor, "batch channels size size"]:
         sizes = sizes.to(images.device)
         boxes = self.boxes(sizes, _uniform((len(images), CANDIDATES, 4), generator, images.device))
-        mirrored = _uniform((len(images),), generator, images.device) < 0.5
-        return crop(images, boxes, sizes, self.size, mirrored & torch.tensor(self.flip, device=images.device))
+        # A draw is below 0 never, below 0.5 half the time.
+        mirrored = _uniform((len(images),), generator, images.device) < (0.5 if self.flip else 0.0)
+        return crop(images, boxes, sizes, self.size, mirrored)
 
     def boxes(
         self, sizes: Int[Tensor, "batch 2"], draws: Float[Tensor, "batch candidates 4"]

@@ -9,7 +9,7 @@ from robustmetric.types import Batch
 
 
 class Defence(nn.Module, ABC):
-    """One training method. State that must survive a restart is a buffer; proxies are parameters of the loss it holds."""
+    """One training method. State that must survive a restart is a buffer; proxies are parameters of its loss."""
 
     replays: int = 1
     """Optimiser steps per batch (free adversarial training: 4)."""

@@ -110,7 +110,9 @@ def embed(
         raise InputError("there is nothing to embed: the split is empty, or there are more processes than batches")
     if not bool(torch.isfinite(embeddings).all()):
         bad = int((~torch.isfinite(embeddings).all(dim=1)).nonzero()[0])
-        raise InputError(f"the model's embedding of {feed.names[int(rows[bad])]} holds NaN or infinity; check its weights")
+        raise InputError(
+            f"the model's embedding of {feed.names[int(rows[bad])]} holds NaN or infinity; check its weights"
+        )
     return workers.total(embeddings)
 
 

@@ -19,6 +19,8 @@ from robustmetric.errors import InputError, nearest
 from robustmetric.optimise import Optimiser
 from robustmetric.recipe import Spec
 
+IDENTITY = Identity()
+
 
 @runtime_checkable
 class Encoding(Protocol):
@@ -30,7 +32,7 @@ class Encoding(Protocol):
 
 @dataclass(frozen=True)
 class Plan:
-    """The settings of a recipe: what a training or evaluation is made of. Its fields are the recipe's top-level keys."""
+    """What a training or evaluation is made of. Its fields are the recipe's top-level keys."""
 
     data: Source
     model: nn.Module
@@ -38,9 +40,9 @@ class Plan:
     sampler: Sampler
     optimiser: Optimiser
     epochs: int
-    augment: Transform = Identity()
+    augment: Transform = IDENTITY
     """What training images go through."""
-    view: Transform = Identity()
+    view: Transform = IDENTITY
     """What evaluated images go through."""
     seed: int = 0
     validate_every: int = 0
@@ -81,7 +83,7 @@ def load_model(spec: Mapping[str, Spec], where: str) -> nn.Module:
 
 
 def load_plan(spec: Mapping[str, Spec], where: str) -> tuple[Plan, Dataset]:
-    """Everything a training needs. A defence may refer to `$classes` (of the training set) and `$dim` (of the model)."""
+    """Everything a training needs. A recipe may refer to `$classes` (of the training set) and `$dim` (of the model)."""
     recipe.check(Plan, spec, where)
     dataset = load_data(spec, where)
     model = load_model(spec, where)
@@ -99,7 +101,7 @@ def load_plan(spec: Mapping[str, Spec], where: str) -> tuple[Plan, Dataset]:
 
 def load_view(spec: Mapping[str, Spec], where: str) -> Transform:
     """What evaluated images go through."""
-    return cast(Transform, build(spec, "view", where)) if "view" in spec else Identity()
+    return cast(Transform, build(spec, "view", where)) if "view" in spec else IDENTITY
 
 
 def build(spec: Mapping[str, Spec], key: str, where: str) -> Any:

@@ -8,10 +8,10 @@ from robustmetric.jobs.progress import console
 from robustmetric.jobs.target import evaluate
 from robustmetric.jobs.train import train
 from robustmetric.report.page import write_page
-from robustmetric.report.tables import summary_table, to_text
-from robustmetric.report.runs import read_run
+from robustmetric.report.runs import read_runs
+from robustmetric.report.tables import summaries, to_text
 
-RECIPES = ("digits/plain", "digits/est")
+RECIPES = ("digits/plain", "digits/madry")
 SUITE = "demo"
 
 
@@ -29,6 +29,6 @@ def demo(out: Path) -> Path:
         console.print(f"attacking {path.name}: retrieval of the unseen digits 5-9", highlight=False)
         evaluate(str(path), SUITE)
     page = write_page(folders, out)
-    console.print(to_text(summary_table([read_run(path) for path in folders])))
-    console.print(f"\n{time.monotonic() - began:.0f} s. The page: {page}", highlight=False)
+    print(to_text(summaries(read_runs(folders)), width=console.width))
+    print(f"\n{time.monotonic() - began:.0f} s. The page: {page}")
     return page

@@ -21,6 +21,8 @@ from robustmetric.perturb.pgd import frozen
 from robustmetric.records import Record
 from robustmetric.types import Batch
 
+Pictures = dict[str, np.ndarray[Any, Any]]
+"""What the report shows of an attack; see `_pictures`."""
 EXAMPLES = 6
 """Queries kept as pictures per trial."""
 
@@ -57,7 +59,7 @@ def measure_clean(arena: Arena, settings: Mapping[str, Any], seed: int, context:
 
 def measure_trial(
     arena: Arena, trial: Trial, settings: Mapping[str, Any], seed: int, context: Mapping[str, Any], lead: bool = True
-) -> tuple[Record, dict[str, np.ndarray[Any, Any]] | None]:
+) -> tuple[Record, Pictures | None]:
     """One attack on every query; also a few pictures of it, where it moves queries."""
     began = time.monotonic()
     sums: dict[str, Tensor] = {}
@@ -95,7 +97,7 @@ def run_suite(
     context: Mapping[str, Any],
     settings: Mapping[str, Any] | None = None,
     finished: Mapping[str, Record] | None = None,
-) -> Iterator[tuple[Record, dict[str, np.ndarray[Any, Any]] | None]]:
+) -> Iterator[tuple[Record, Pictures | None]]:
     """Clean retrieval, then every trial of a suite; what is in `finished` is not run again."""
     done = finished or {}
     base = {"suite": suite.name, **(settings or {})}
@@ -119,7 +121,7 @@ def _same(expected: Record, found: Record) -> bool:
     )
 
 
-def _pictures(arena: Arena, trial: Trial, batch: Batch, outcome: Outcome) -> dict[str, np.ndarray[Any, Any]] | None:
+def _pictures(arena: Arena, trial: Trial, batch: Batch, outcome: Outcome) -> Pictures | None:
     """A few queries before and after, with their five nearest items as bytes, for the report."""
     if batch.inputs.dim() != 4:
         return None

@@ -31,6 +31,7 @@ class Bar:
         self._title, self._total, self._done = title, total, done
         self._task = self._progress.add_task(title, total=total, completed=done, note="")
         self._said = time.monotonic()
+        self._note = ""
 
     def __enter__(self) -> "Bar":
         self._progress.start()
@@ -42,11 +43,11 @@ class Bar:
     def advance(self, by: int = 1, note: str | None = None) -> None:
         """Move on; without a terminal, say so every 20 s."""
         self._done += by
-        fields = {} if note is None else {"note": note}
-        self._progress.update(self._task, advance=by, **fields)
+        self._note = self._note if note is None else note
+        self._progress.update(self._task, advance=by, note=self._note)
         if self._lines and time.monotonic() - self._said > 20:
             self._said = time.monotonic()
-            console.print(f"{self._title}: {self._done}/{self._total} {note or ''}", highlight=False)
+            console.print(f"{self._title}: {self._done}/{self._total} {self._note}", highlight=False)
 
 
 def terms(values: Mapping[str, float]) -> str:

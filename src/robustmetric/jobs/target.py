@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from robustmetric import records
+from robustmetric import recipe, records
 from robustmetric.catalogue import CATALOGUE, NAMES
 from robustmetric.data.base import Dataset
 from robustmetric.data.folder import Folder
@@ -16,7 +16,7 @@ from robustmetric.data.transforms import CentreCrop, Identity
 from robustmetric.errors import InputError, nearest
 from robustmetric.jobs import assemble
 from robustmetric.jobs.arena import Arena
-from robustmetric.jobs.evaluate import run_suite
+from robustmetric.jobs.evaluate import Pictures, run_suite
 from robustmetric.jobs.folder import RunFolder, atomically, summarise
 from robustmetric.jobs.progress import console
 from robustmetric.jobs.workers import Hardware, Workers, describe
@@ -68,7 +68,9 @@ def evaluate(
         if lead:
             records.append(target.folder.results, record)
             _save_pictures(target.folder, record, pictures)
-            shown = "  ".join(f"{key} {value:.4g}" for key, value in record.scores.items() if key not in ("mAP@R", "AMI"))
+            shown = "  ".join(
+                f"{key} {value:.4g}" for key, value in record.scores.items() if key not in ("mAP@R", "AMI")
+            )
             console.print(f"{target.name}  {_title(record)}: {shown}", highlight=False)
     if lead and finished and len(finished) == len(target.folder.finished()):
         console.print(f"{target.folder.path}: nothing to do, every trial of {chosen.name} is there", highlight=False)
@@ -84,7 +86,7 @@ def find_target(name: str, *, data: str | None, out: Path | None, skip_unreadabl
         model = assemble.load_model(spec, str(path))
         folder.load_weights(model)
         place = RunFolder(out) if out else folder
-    elif name not in assemble.recipe.listing() and not path.suffix and "." in name and "/" not in name:
+    elif name not in recipe.listing() and not path.suffix and "." in name and "/" not in name:
         if data is None:
             raise InputError(f"{name!r} brings no data; name some with --data FOLDER, FILE.csv or a data set")
         spec, model = {"model": {"name": name}}, _own_model(name)
@@ -125,7 +127,9 @@ def _own_model(name: str) -> nn.Module:
     made = find(name, {}, "model")
     model = made if isinstance(made, nn.Module) else made()
     if not isinstance(model, nn.Module):
-        raise InputError(f"{name!r} gave a {type(model).__name__}; expected a torch module or a function that makes one")
+        raise InputError(
+            f"{name!r} gave a {type(model).__name__}; expected a torch module or a function that makes one"
+        )
     return model if isinstance(model, Encoder) else Encoder(model)
 
 
@@ -134,7 +138,7 @@ def _title(record: Record) -> str:
     return record.name if radius is None else f"{record.name} at {radius * 255:.4g}/255"
 
 
-def _save_pictures(folder: RunFolder, record: Record, pictures: dict[str, np.ndarray] | None) -> None:  # type: ignore[type-arg]  # any array
+def _save_pictures(folder: RunFolder, record: Record, pictures: Pictures | None) -> None:
     if pictures is None:
         return
     label = f"{record.settings['suite']}-{record.name}-{record.settings['radius'] * 255:.2f}".replace("/", "_")
@@ -145,5 +149,3 @@ def _save_pictures(folder: RunFolder, record: Record, pictures: dict[str, np.nda
             np.savez_compressed(file, allow_pickle=False, **pictures)
 
     atomically(target, write)
-
-

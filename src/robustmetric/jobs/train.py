@@ -194,7 +194,9 @@ class Meter:
 class Saver:
     """Writes the training state every so often, never a broken one."""
 
-    def __init__(self, folder: RunFolder, plan: assemble.Plan, optimizer: torch.optim.Optimizer, fabric: Fabric) -> None:
+    def __init__(
+        self, folder: RunFolder, plan: assemble.Plan, optimizer: torch.optim.Optimizer, fabric: Fabric
+    ) -> None:
         self.folder, self.plan, self.optimizer, self.fabric = folder, plan, optimizer, fabric
         self._saved = time.monotonic()
         self._good: str | None = None
@@ -263,9 +265,7 @@ def _tensorboard(path: Path) -> Any:
     return SummaryWriter(str(path))
 
 
-def _restore(
-    folder: RunFolder, plan: assemble.Plan, optimizer: torch.optim.Optimizer, device: torch.device
-) -> State:
+def _restore(folder: RunFolder, plan: assemble.Plan, optimizer: torch.optim.Optimizer, device: torch.device) -> State:
     """Weights, optimiser and place from the saved state."""
     saved = folder.load_state(device)
     try:
@@ -315,7 +315,9 @@ def _validate(
     record = measure_clean(arena, {"epoch": epoch}, plan.seed, context)
     if fabric.global_rank == 0:
         records.append(folder.results, record)
-        shown = "  ".join(f"{name} {record.scores[name]:.1f}" for name in ("R@1", "mAP@R", "NMI") if name in record.scores)
+        shown = "  ".join(
+            f"{name} {record.scores[name]:.1f}" for name in ("R@1", "mAP@R", "NMI") if name in record.scores
+        )
         console.print(f"{folder.path.name}, epoch {epoch}: {shown}", highlight=False)
 
 

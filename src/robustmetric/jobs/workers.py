@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from lightning.fabric import Fabric
-from lightning.fabric.strategies import DDPStrategy
+from lightning.fabric.strategies.ddp import DDPStrategy
 from torch import Tensor
 
 from robustmetric.errors import InputError

@@ -54,7 +54,7 @@ class Random:
 
 @dataclass(frozen=True)
 class SemiHard:
-    """A negative farther than the positive by less than the margin, -margin < d(a,p) - d(a,n) < 0; else any negative."""
+    """A negative farther than the positive, by less than margin: -margin < d(a,p) - d(a,n) < 0; else any negative."""
 
     margin: float = 0.2
 

@@ -1,7 +1,6 @@
 """The Empirical Robustness Score (Zhou & Patel 2022) of ten attacks, and bootstrap intervals over queries."""
 
 from collections.abc import Mapping
-from typing import TypeVar
 
 import torch
 from jaxtyping import Float
@@ -9,8 +8,6 @@ from torch import Tensor
 
 from robustmetric.errors import InputError
 from robustmetric.numerics.distances import BLOCK, chunks
-
-Number = TypeVar("Number", float, Tensor)
 
 SUB_SCORES: dict[str, tuple[float, float]] = {
     "CA+": (0.0, 2.0),
@@ -27,14 +24,16 @@ SUB_SCORES: dict[str, tuple[float, float]] = {
 """(offset, slope) from raw number to sub-score, higher is more robust. TMA is a cosine, ES:D 0-2, the others 0-100."""
 
 
-def ers(scores: Mapping[str, float]) -> float:
+def ers(scores: Mapping[str, float | int]) -> float:
     """The plain mean of ten sub-scores, 0-100, not clipped. Show R@1 beside it: a collapsed model scores about 30."""
-    return sum(_sub_scores(scores)) / len(SUB_SCORES)
+    _check(scores)
+    return sum(offset + slope * scores[name] for name, (offset, slope) in SUB_SCORES.items()) / len(SUB_SCORES)
 
 
 def ers_per_query(scores: Mapping[str, Float[Tensor, " n"]]) -> Float[Tensor, " n"]:
     """`ers` of each query's own ten numbers; its mean over queries is `ers` of the means."""
-    return torch.stack(_sub_scores(scores)).mean(dim=0)
+    _check(scores)
+    return torch.stack([offset + slope * scores[name] for name, (offset, slope) in SUB_SCORES.items()]).mean(dim=0)
 
 
 def bootstrap(
@@ -57,8 +56,7 @@ def bootstrap(
     return low, high
 
 
-def _sub_scores(scores: Mapping[str, Number]) -> list[Number]:
+def _check(scores: Mapping[str, object]) -> None:
     missing = [name for name in SUB_SCORES if name not in scores]
     if missing:
         raise InputError(f"ERS needs all of {', '.join(SUB_SCORES)}; missing: {', '.join(missing)}")
-    return [offset + slope * scores[name] for name, (offset, slope) in SUB_SCORES.items()]

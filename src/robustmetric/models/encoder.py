@@ -92,7 +92,7 @@ class Encoder(nn.Module):
         channels = len(self.mean)
         if not channels:
             return inputs
-        if inputs.shape[1] != channels:
+        if inputs.dim() < 2 or inputs.shape[1] != channels:
             raise InputError(f"{_described(inputs)}; this encoder expects {channels} channels")
         per_channel = (-1, *[1] * (inputs.dim() - 2))
         return (inputs - self.mean.view(per_channel)) / self.std.view(per_channel)
@@ -118,7 +118,8 @@ class Encoder(nn.Module):
         modes = [(layer, layer.training) for layer in self.modules()]
         self.eval()  # so that the dry run leaves running statistics alone
         with torch.no_grad():
-            size = self(torch.zeros(1, *shape)).shape[1]
+            device = next(self.trunk.parameters(), self.mean).device
+            size = self.to(device)(torch.zeros(1, *shape, device=device)).shape[1]
         for layer, training in modes:
             layer.training = training
         return size

@@ -3,7 +3,8 @@
 import math
 
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from robustmetric.errors import InputError
 from robustmetric.models.encoder import Sized
@@ -36,6 +37,6 @@ class Ensemble(nn.Module):
     def forward(self, inputs: Inputs) -> Embeddings:
         return torch.cat([member(inputs) for member in self.members], dim=1) / math.sqrt(len(self.members))
 
-    def split(self, embeddings: Embeddings) -> tuple[Embeddings, ...]:
+    def split(self, embeddings: Embeddings) -> tuple[Float[Tensor, "batch member"], ...]:
         """Each member's own embeddings."""
         return (embeddings * math.sqrt(len(self.members))).chunk(len(self.members), dim=1)

@@ -1,6 +1,7 @@
 """The threat model: all inputs within a radius of the clean one, inside the valid range."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,19 +14,18 @@ from robustmetric.types import Inputs
 
 @dataclass(frozen=True)
 class Ball:
-    """Inputs x with ||x - clean|| <= radius in the norm given, clipped to `bounds`. Radii are in input units, `8 / 255`."""
+    """Inputs x with ||x - clean|| <= radius, clipped to `bounds`. Radii are in input units, `8 / 255`."""
 
     radius: float
     norm: Literal["linf", "l2"] = "linf"
-    bounds: tuple[float, float] = (0.0, 1.0)
+    bounds: Sequence[float] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bounds", tuple(self.bounds))
         if not (self.radius >= 0 and math.isfinite(self.radius)):
             raise InputError(f"radius {self.radius} is not a distance; expected a finite number >= 0, such as 8/255")
         if self.norm not in ("linf", "l2"):
             raise InputError(f"norm {self.norm!r} is not known; expected 'linf' or 'l2'")
-        if not self.bounds[0] < self.bounds[1]:
+        if len(self.bounds) != 2 or not self.bounds[0] < self.bounds[1]:
             raise InputError(f"bounds {self.bounds} are empty; expected (low, high) with low < high")
 
     def random_point(self, clean: Inputs, generator: torch.Generator | None = None) -> Inputs:
@@ -43,7 +43,7 @@ class Ball:
         return gradient.sign() if self.norm == "linf" else _unit(gradient)
 
     def project(self, x: Inputs, clean: Inputs) -> Inputs:
-        """The nearest point of the ball, then of the bounds (clipping never leaves the ball: clean lies in the bounds)."""
+        """The nearest point of the ball, then of the bounds (which hold clean, so that clipping stays in the ball)."""
         offset = x - clean
         if self.norm == "linf":
             offset = offset.clamp(-self.radius, self.radius)

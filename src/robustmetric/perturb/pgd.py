@@ -1,4 +1,4 @@
-"""Projected gradient ascent (Madry et al. 2018) on any function of the input: the one engine behind attacks and defences."""
+"""Projected gradient ascent (Madry et al. 2018) on any function of the input: the engine of attacks and defences."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,7 +34,9 @@ class PGD:
         if self.step_size < 0:
             raise InputError(f"step_size {self.step_size} would descend; expected a number >= 0, such as 1/255")
         if self.restarts > 1 and not self.random_start:
-            raise InputError("restarts > 1 without random_start repeats one climb; set random_start: true or restarts: 1")
+            raise InputError(
+                "restarts > 1 without random_start repeats one climb; set random_start: true or restarts: 1"
+            )
         if self.keep not in ("last", "best"):
             raise InputError(f"keep {self.keep!r} is not known; expected 'last' or 'best'")
 

@@ -104,7 +104,7 @@ def data_address(image: UInt8[ndarray, "c h w"], largest: int) -> str:
 def _read(path: Path) -> Mapping[str, ndarray]:
     """The arrays, checked to fit one another; nothing in the file is executed."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise InputError(f"{path} is not a whole .npz of examples ({error}); evaluate again or delete it") from error

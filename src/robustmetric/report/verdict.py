@@ -37,16 +37,18 @@ def _middle(summary: Summary, columns: Sequence[Column], order: Sequence[str]) -
     measured = {column: sum(column in cells for cells in summary.rows.values()) for column in columns}
     shared = [column for column in columns if measured[column] == max(measured.values())]
     column = shared[len(shared) // 2]
-    parts = [
-        _fall(run, summary.rows[run].get(CLEAN), summary.rows[run][column], first=i == 0)
-        for i, run in _having(column, summary, order)
-    ]
-    caution = _caution(column, summary, order)
-    return f"At radius {summary.radius(column)} {'; '.join(parts)}.{caution}"
+    runs, rest = _shortlist(column, summary, order)
+    rows = summary.rows
+    parts = [_fall(run, rows[run].get(CLEAN), rows[run][column], first=run == runs[0]) for run in runs]
+    return f"At radius {summary.radius(column)} {'; '.join(parts)}{rest}.{_caution(column, summary, runs)}"
 
 
-def _having(column: Column, summary: Summary, order: Sequence[str]) -> list[tuple[int, str]]:
-    return list(enumerate(run for run in order if column in summary.rows[run]))
+def _shortlist(column: Column, summary: Summary, order: Sequence[str]) -> tuple[list[str], str]:
+    """The first run and the three best of the others, so that a sentence stays one; and words for those left out."""
+    first, *others = [run for run in order if column in summary.rows[run]]
+    others.sort(key=lambda run: -summary.rows[run][column].value)
+    left = len(others) - 3
+    return [first, *others[:3]], f"; {left} more in the table" if left > 0 else ""
 
 
 def _fall(run: str, clean: Cell | None, after: Cell, first: bool) -> str:
@@ -59,28 +61,22 @@ def _fall(run: str, clean: Cell | None, after: Cell, first: bool) -> str:
     return f"the R@1 of {run} falls from {before} to {now}" if first else f"{run} keeps {now} of its {before}"
 
 
-def _caution(column: Column, summary: Summary, order: Sequence[str]) -> str:
-    """Whether the first run and the best of the others are told apart by their intervals."""
-    runs = [run for _, run in _having(column, summary, order)]
+def _caution(column: Column, summary: Summary, runs: Sequence[str]) -> str:
+    """Whether the first run and the best of the others, which comes second, are told apart by their intervals."""
     if len(runs) < 2:
         return ""
-    first = summary.rows[runs[0]][column]
-    best = max(runs[1:], key=lambda run: summary.rows[run][column].value)
-    other = summary.rows[best][column]
-    if first.interval is None or other.interval is None:
+    first, other = (summary.rows[run][column].interval for run in runs[:2])
+    if first is None or other is None or first[0] > other[1] or other[0] > first[1]:
         return ""
-    if first.interval[0] <= other.interval[1] and other.interval[0] <= first.interval[1]:
-        return f" The intervals of {runs[0]} and {best} overlap: no clear difference."
-    return ""
+    return f" The intervals of {runs[0]} and {runs[1]} overlap: no clear difference."
 
 
 def _largest(summary: Summary, columns: Sequence[Column], order: Sequence[str]) -> str:
     if len(columns) < 2:
         return ""
     column = columns[-1]
-    parts = [f"{show('ES:R', summary.rows[run][column].value)} ({run})" for _, run in _having(column, summary, order)]
     chance = f"; chance is {show('R@1', summary.chance)}" if summary.chance is not None else ""
-    return f"At the largest radius, {summary.radius(column)}, R@1 is {', '.join(parts)}{chance}."
+    return f"At the largest radius, {summary.radius(column)}, R@1 is {_listed(column, summary, order)}{chance}."
 
 
 def _chosen_image(summary: Summary, order: Sequence[str]) -> str:
@@ -88,8 +84,13 @@ def _chosen_image(summary: Summary, order: Sequence[str]) -> str:
     columns = [column for column in summary.columns if column.score == "CA+"]
     if not columns:
         return ""
-    column = columns[-1]
-    parts = [f"{show('CA+', summary.rows[run][column].value)} ({run})" for _, run in _having(column, summary, order)]
-    radius = f" at radius {summary.radius(column)}" if summary.radius(column) else ""
-    reached = f"An attacker who lifts a chosen image{radius} brings it to rank percentile {', '.join(parts)}"
-    return f"{reached}; 50 is no effect, 0 the very top."
+    column = max(columns, key=lambda column: column.radius or 0)
+    radius = f" at radius {summary.radius(column)}" if column.radius else ""
+    reached = f"An attacker who lifts a chosen image{radius} brings it to rank percentile"
+    return f"{reached} {_listed(column, summary, order)}; 50 is no effect, 0 the very top."
+
+
+def _listed(column: Column, summary: Summary, order: Sequence[str]) -> str:
+    """`0.2 (plain), 19.9 (est)`."""
+    runs, rest = _shortlist(column, summary, order)
+    return ", ".join(f"{show(column.score, summary.rows[run][column].value)} ({run})" for run in runs) + rest

@@ -1,0 +1,167 @@
+"""The sets that are arrays: digits, MNIST's IDX files, tables."""
+
+import gzip
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from robustmetric.data.digits import Digits
+from robustmetric.data.mnist import Fashion, Mnist
+from robustmetric.data.tabular import Tabular
+from robustmetric.errors import InputError
+
+
+def test_digits_are_real_images_of_disjoint_classes() -> None:
+    dataset = Digits().load()
+    assert (dataset.train.n, dataset.queries.n) == (901, 896)
+    assert dataset.train.class_names == tuple("01234") and dataset.queries.class_names == tuple("56789")
+    assert dataset.train.shape == (1, 8, 8) and dataset.train.inputs.dtype == torch.uint8
+    assert dataset.train.inputs.max() == 255
+    # Levels 0..16 become round(level * 255 / 16): level 5 is 80 (79.7).
+    assert set(dataset.train.inputs.unique().tolist()) == {round(v * 255 / 16) for v in range(17)}
+    assert dataset.train.names[0] == "digits/0000" and dataset.train.labels[:5].tolist() == [0, 1, 2, 3, 4]
+
+
+def idx(path: Path, values: np.ndarray, packed: bool) -> None:
+    content = struct.pack(f">i{values.ndim}i", 0x0800 + values.ndim, *values.shape) + values.tobytes()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if packed:
+        path.with_name(path.name + ".gz").write_bytes(gzip.compress(content))
+    else:
+        path.write_bytes(content)
+
+
+def mnist(folder: Path, packed: bool = True) -> np.ndarray:
+    images = np.random.default_rng(0).integers(0, 256, (5, 28, 28), np.uint8)
+    for part in ("train", "t10k"):
+        idx(folder / f"{part}-images-idx3-ubyte", images, packed)
+        idx(folder / f"{part}-labels-idx1-ubyte", np.array([3, 1, 4, 1, 5], np.uint8), packed)
+    return images
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("folder", ["", "mnist", "MNIST/raw"])
+def test_idx_files_are_found_and_read(tmp_path: Path, packed: bool, folder: str) -> None:
+    images = mnist(tmp_path / folder, packed)
+    dataset = Mnist(str(tmp_path)).load()
+    assert (dataset.train.inputs[:, 0].numpy() == images).all()
+    assert dataset.queries.labels.tolist() == [3, 1, 4, 1, 5]
+    assert dataset.train.class_names == dataset.queries.class_names == tuple("0123456789")
+
+
+def test_fashion_has_its_own_folder_and_class_names(tmp_path: Path) -> None:
+    mnist(tmp_path / "fashion-mnist")
+    assert Fashion(str(tmp_path)).load().train.class_names[9] == "Ankle boot"
+    assert Mnist(str(tmp_path), variant="fashion").load().name == "fashion"
+    with pytest.raises(InputError, match="holds no mnist data; expected train-images-idx3-ubyte"):
+        Mnist(str(tmp_path)).load()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("train-images-idx3-ubyte.gz", b"\x1f\x8b broken", "cannot be read"),
+        ("train-images-idx3-ubyte.gz", gzip.compress(b"\x00\x00\x08\x03"), "is no IDX file of bytes with 3 axes"),
+        ("t10k-labels-idx1-ubyte.gz", gzip.compress(b"\0\0\x08\1\0\0\0\x09123"), "holds 3 values, its header says 9"),
+        ("t10k-labels-idx1-ubyte.gz", gzip.compress(b"\0\0\x08\1\0\0\0\3\1\2\3"), "5 t10k images but 3 labels"),
+        ("train-labels-idx1-ubyte.gz", gzip.compress(b"\0\0\x08\1\0\0\0\5\1\2\3\4\x0b"), "label 11 is not one"),
+    ],
+)
+def test_broken_idx_files_are_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    mnist(tmp_path)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        Mnist(str(tmp_path)).load()
+
+
+def test_an_idx_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    mnist(tmp_path)
+    (tmp_path / "t10k-labels-idx1-ubyte.gz").unlink()
+    with pytest.raises(InputError, match="lacks t10k-labels-idx1-ubyte"):
+        Mnist(str(tmp_path)).load()
+
+
+def table(path: Path, **arrays: np.ndarray) -> str:
+    np.savez(path, **arrays)
+    return str(path)
+
+
+def test_a_split_table_keeps_its_rows_and_shares_its_classes(tmp_path: Path) -> None:
+    file = table(
+        tmp_path / "t.npz",
+        x_train=np.array([[0, 5], [2, 5], [4, 5]], np.uint8),
+        y_train=np.array([6, 1, 6]),
+        x_test=np.array([[1, 5], [8, 6]], np.uint8),
+        y_test=np.array([1, 10]),
+    )
+    dataset = Tabular(file).load()
+    assert dataset.train.inputs.tolist() == [[0, 5], [2, 5], [4, 5]] and dataset.train.inputs.dtype == torch.float32
+    assert dataset.train.class_names == dataset.queries.class_names == ("1", "6", "10")  # by number, not by spelling
+    assert dataset.train.labels.tolist() == [1, 0, 1] and dataset.queries.labels.tolist() == [0, 2]
+    # Scaled by the training range 0..4; the constant column becomes 0 on what is trained on.
+    scaled = Tabular(file, scale=True).load()
+    assert scaled.train.inputs.tolist() == [[0, 0], [0.5, 0], [1, 0]]
+    assert scaled.queries.inputs.tolist() == [[0.25, 0], [2, 1]]
+
+
+def test_an_unsplit_table_is_cut_by_its_seed(tmp_path: Path) -> None:
+    file = table(tmp_path / "t.npz", x=np.arange(20.0).reshape(20, 1), y=np.arange(20) % 2)
+    dataset = Tabular(file, test_share=0.25).load()
+    train, test = dataset.train.inputs.flatten().tolist(), dataset.queries.inputs.flatten().tolist()
+    assert len(train) == 15 and sorted(train + test) == list(range(20)) and train == sorted(train)
+    assert dataset.train.labels.tolist() == [int(v) % 2 for v in train]
+    assert Tabular(file, test_share=0.25).load().train.inputs.flatten().tolist() == train
+    assert Tabular(file, test_share=0.25, seed=1).load().train.inputs.flatten().tolist() != train
+
+
+def test_a_csv_has_one_column_of_labels(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("height,kind,width\n1,oak,2\n3,elm,4\n5,oak,6\n7,elm,8\n")
+    dataset = Tabular(str(path), label="kind").load()
+    rows = torch.cat([dataset.train.inputs, dataset.queries.inputs])
+    assert sorted(rows.tolist()) == [[1, 2], [3, 4], [5, 6], [7, 8]]
+    assert dataset.train.class_names == ("elm", "oak")
+    kinds = [dataset.train.class_names[i] for i in dataset.train.labels]
+    assert kinds == ["oak" if row[0] in (1, 5) else "elm" for row in dataset.train.inputs.tolist()]
+    with pytest.raises(InputError, match=r"has no label column 'kinds'; did you mean 'kind'\? .* set label:"):
+        Tabular(str(path), label="kinds").load()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("label,x\na,1\nb\n", "row 2: 1 cells under 2 columns"),
+        ("label,x\na,1\nb,tall\n", "a feature is not a number"),
+        ("label,x\na,1\nb,nan\n", "holds a value that is not finite"),
+        ("", "has no label column"),
+        ("label,x\na,1\n", "cannot be cut"),
+    ],
+)
+def test_bad_cells_are_said(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(InputError, match=message):
+        Tabular(str(tmp_path / "t.csv")).load()
+
+
+def test_bad_tables_are_said(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"does not exist; expected a \.npz with x_train"):
+        Tabular(str(tmp_path / "none.npz")).load()
+    (tmp_path / "t.npz").write_bytes(b"no")
+    with pytest.raises(InputError, match="cannot be read"):
+        Tabular(str(tmp_path / "t.npz")).load()
+    with pytest.raises(InputError, match="holds a; expected"):
+        Tabular(table(tmp_path / "t.npz", a=np.zeros(3))).load()
+    x, y = np.zeros((3, 2)), np.zeros(3)
+    with pytest.raises(InputError, match="2 features to train on, 3 to test"):
+        Tabular(table(tmp_path / "t.npz", x_train=x, y_train=y, x_test=np.zeros((3, 3)), y_test=y)).load()
+    with pytest.raises(InputError, match="3 test rows but 2 labels"):
+        Tabular(table(tmp_path / "t.npz", x_train=x, y_train=y, x_test=x, y_test=y[:2])).load()
+    with pytest.raises(InputError, match="expected rows x features"):
+        Tabular(table(tmp_path / "t.npz", x_train=y, y_train=y, x_test=y, y_test=y)).load()
+    with pytest.raises(InputError, match="test_share 1"):
+        Tabular("t.npz", test_share=1.0)
+    with pytest.raises(InputError, match="cannot be read"):
+        Tabular(table(tmp_path / "t.npz", x=np.array([{}], dtype=object), y=y)).load()

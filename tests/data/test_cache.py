@@ -1,0 +1,147 @@
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import Paint
+from PIL import Image
+
+from robustmetric.data import cache as cache_module
+from robustmetric.data.cache import Cache, cache_folder, decode
+from robustmetric.data.files import FolderTree
+from robustmetric.errors import InputError
+
+
+@pytest.fixture
+def images(tmp_path: Path, paint: Paint) -> Path:
+    for i in range(4):
+        paint(tmp_path / "images" / f"{i}.png", shade=50 * i, size=(12, 6))
+    return tmp_path / "images"
+
+
+def test_images_are_squashed_and_their_original_sizes_kept(images: Path, tmp_path: Path) -> None:
+    tree = FolderTree(images)
+    pixels = Cache(tmp_path / "cache", 8).load(tree, tree.names, "toy")
+    assert pixels.images.shape == (4, 3, 8, 8)
+    assert pixels.images[:, 0, 0, 0].tolist() == [0, 50, 100, 150]
+    assert pixels.sizes.tolist() == [[6, 12]] * 4
+
+
+def test_decoding_equals_pillows_bilinear_squash(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
+    Image.fromarray(noise).save(tmp_path / "noise.png")
+    pixels, size = decode((tmp_path / "noise.png").read_bytes(), 8)
+    expected = np.asarray(Image.fromarray(noise).resize((8, 8), Image.Resampling.BILINEAR))
+    assert size == (20, 30)
+    assert (pixels == expected.transpose(2, 0, 1)).all()
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK", "1"])
+def test_every_colour_mode_becomes_three_channels(tmp_path: Path, mode: str) -> None:
+    file = tmp_path / ("image.jpg" if mode == "CMYK" else "image.png")
+    Image.new("RGB", (5, 5), (255, 255, 255)).convert(mode).save(file)
+    pixels, _ = decode(file.read_bytes(), 5)
+    assert pixels.shape == (3, 5, 5)
+    assert pixels.min() > 250
+
+
+def test_the_second_load_decodes_nothing(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache(tmp_path / "cache", 8)
+    tree = FolderTree(images)
+    first = cache.load(tree, tree.names, "toy")
+
+    def refuse(content: bytes, size: int) -> None:
+        raise AssertionError("decoded again")
+
+    monkeypatch.setattr(cache_module, "decode", refuse)
+    again = cache.load(tree, tree.names, "toy")
+    assert torch.equal(first.images, again.images)
+    assert not list((tmp_path / "cache").glob("*.part"))
+
+
+def test_writing_to_a_loaded_image_does_not_reach_the_file(images: Path, tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "cache", 8)
+    tree = FolderTree(images)
+    cache.load(tree, tree.names, "toy").images.fill_(7)
+    assert cache.load(tree, tree.names, "toy").images.float().mean() == 75
+
+
+def test_a_changed_file_is_decoded_again(images: Path, tmp_path: Path, paint: Paint) -> None:
+    cache = Cache(tmp_path / "cache", 8)
+    cache.load(FolderTree(images), FolderTree(images).names, "toy")
+    paint(images / "0.png", shade=222, size=(3, 3))
+    pixels = cache.load(FolderTree(images), FolderTree(images).names, "toy")
+    assert pixels.images[0, 0, 0, 0] == 222
+    assert pixels.sizes[0].tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("damage", ["truncated", "garbage", "empty", "sizes"])
+def test_a_damaged_cache_is_rebuilt(
+    images: Path, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = Cache(tmp_path / "cache", 8)
+    tree = FolderTree(images)
+    before = cache.load(tree, tree.names, "toy").images.clone()
+    sizes = next((tmp_path / "cache").glob("*.sizes.npy"))
+    pixels = sizes.with_name(sizes.name.replace(".sizes", ""))
+    if damage == "sizes":
+        np.save(sizes, np.zeros((2, 2), np.int32))
+    else:
+        content = pixels.read_bytes()
+        pixels.write_bytes({"truncated": content[:-100], "garbage": b"x" * len(content), "empty": b""}[damage])
+    with caplog.at_level(logging.WARNING):
+        assert torch.equal(cache.load(tree, tree.names, "toy").images, before)
+    assert "decoding again" in caplog.text
+
+
+def test_an_unreadable_image_is_named_and_nothing_is_left_behind(images: Path, tmp_path: Path) -> None:
+    (images / "1.png").write_bytes(b"not an image")
+    tree = FolderTree(images)
+    with pytest.raises(InputError, match=r"1\.png cannot be read as an image; .* skip_unreadable: true"):
+        Cache(tmp_path / "cache", 8).load(tree, tree.names, "toy")
+    assert not list((tmp_path / "cache").iterdir())
+
+
+def test_unreadable_images_are_left_out_on_request_in_order(images: Path, tmp_path: Path) -> None:
+    (images / "1.png").write_bytes((images / "1.png").read_bytes()[:45])
+    tree = FolderTree(images)
+    pixels = Cache(tmp_path / "cache", 8, skip_unreadable=True).load(tree, tree.names, "toy")
+    assert pixels.is_readable.tolist() == [True, False, True, True]
+    assert pixels.images[:, 0, 0, 0].tolist() == [0, 100, 150]
+    with pytest.raises(InputError, match=r"1\.png cannot be read"):
+        Cache(tmp_path / "cache", 8).load(tree, tree.names, "toy")
+
+
+def test_a_full_disk_is_said_before_anything_is_written(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = FolderTree(images)
+    monkeypatch.setattr(cache_module.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 10})())
+    with pytest.raises(InputError, match="set cache: to another folder"):
+        Cache(tmp_path / "cache", 8).load(tree, tree.names, "toy")
+
+
+def test_the_cache_lies_beside_the_data_or_where_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_folder(str(tmp_path / "mine"), tmp_path) == tmp_path / "mine"
+    assert cache_folder(None, tmp_path) == tmp_path / ".cache"
+    # A file where the folder should be: it cannot be written, whoever asks.
+    assert cache_folder(None, tmp_path / "file") == tmp_path / ".cache" / "robustmetric"
+    with pytest.raises(InputError, match="cannot be written; set cache:"):
+        cache_folder(str(tmp_path / "file" / "inside"), tmp_path)
+
+
+def test_the_progress_bar_appears_only_when_it_takes_long(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = FolderTree(images)
+    with cache_module._progress(2) as bar:
+        bar()
+        assert not bar.progress.live.is_started
+        monkeypatch.setattr(cache_module, "PATIENCE", -1.0)
+        bar()
+        assert bar.progress.live.is_started
+    assert not bar.progress.live.is_started
+    assert len(Cache(tmp_path / "cache", 8).load(tree, tree.names, "toy").images) == 4
