@@ -1,13 +1,19 @@
 """The command line: each word is a job; errors are one line and exit code 2."""
 
 import json
+import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from robustmetric.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    from robustmetric.jobs.workers import Hardware
 
 app = typer.Typer(
     help="Train, attack, certify and compare metric-learning models under adversarial perturbation.",
@@ -52,19 +58,19 @@ def train(
     Example: [bold]robustmetric train digits/est seed=1 defence.attack.steps=4[/bold]
     """
     from robustmetric.jobs import train as job
-    from robustmetric.jobs.workers import Hardware
+    from robustmetric.jobs.workers import Hardware, leads
 
     changes = [*(overrides or []), *(["data.skip_unreadable=true"] if skip_unreadable else [])]
     hardware = Hardware(accelerator, devices, nodes, precision, strategy)
     try:
         folder = job.train(recipe, changes, out, resume=resume, hardware=hardware, tensorboard=tensorboard)
     except job.Interrupted as stopped:
-        words = " ".join([recipe, *(overrides or [])])
-        typer.echo(
-            f"stopped; the state is saved. Go on with: robustmetric train {words} --out {stopped} --resume", err=True
-        )
+        if leads():
+            words = [recipe, *changes, "--out", str(stopped), *_differing(hardware), "--resume"]
+            typer.echo(f"stopped; the state is saved. Go on with: robustmetric train {shlex.join(words)}", err=True)
         raise typer.Exit(130) from None
-    typer.echo(folder)
+    if leads():
+        typer.echo(folder)
 
 
 @app.command()
@@ -95,21 +101,22 @@ def evaluate(
     from dataclasses import asdict
 
     from robustmetric.jobs.target import evaluate as job
-    from robustmetric.jobs.workers import Hardware
+    from robustmetric.jobs.workers import Hardware, leads
 
-    found = job(
-        target,
-        suite,
-        data=data,
-        out=out,
-        radius=_number(radius),
-        queries=queries,
-        seed=seed,
-        batch_size=batch,
-        skip_unreadable=skip_unreadable,
-        hardware=Hardware(accelerator, devices, nodes, precision),
-    )
-    if as_json:
+    with _going_on():
+        found = job(
+            target,
+            suite,
+            data=data,
+            out=out,
+            radius=_number(radius),
+            queries=queries,
+            seed=seed,
+            batch_size=batch,
+            skip_unreadable=skip_unreadable,
+            hardware=Hardware(accelerator, devices, nodes, precision),
+        )
+    if as_json and leads():
         for record in found:
             typer.echo(json.dumps(asdict(record)))
 
@@ -136,7 +143,8 @@ def demo(out: Annotated[Path, typer.Option("--out", "-o", help="Folder for runs 
     """
     from robustmetric.jobs.demo import demo as job
 
-    job(out)
+    with _going_on():
+        job(out)
 
 
 @app.command(name="list")
@@ -190,20 +198,37 @@ def _number(text: str | None) -> float | None:
     if text is None:
         return None
     value = parse(text)
-    if not isinstance(value, int | float) or value < 0:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
         raise InputError(f"radius {text!r} is not a distance; expected a number >= 0, such as 8/255")
     return float(value)
 
 
+def _differing(hardware: "Hardware") -> list[str]:
+    """The options that ask for other hardware than the default."""
+    from robustmetric.jobs.workers import Hardware
+
+    given, usual = vars(hardware), vars(Hardware())
+    return [word for key in given if given[key] != usual[key] for word in (f"--{key}", str(given[key]))]
+
+
+@contextmanager
+def _going_on() -> Iterator[None]:
+    """Ctrl-C in a job that skips what it has finished: say that nothing is lost."""
+    from robustmetric.jobs.train import Interrupted
+
+    try:
+        yield
+    except (KeyboardInterrupt, Interrupted):
+        typer.echo("interrupted; what was finished is kept, the same command goes on from there", err=True)
+        raise typer.Exit(130) from None
+
+
 def main() -> None:
-    """Run a command; what the user got wrong is one line on standard error."""
+    """Run a command; what the user got wrong, or a disk refused, is one line on standard error."""
     try:
         app()
-    except InputError as error:
+    except (InputError, OSError) as error:
         if "--debug" in sys.argv:
             raise
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)

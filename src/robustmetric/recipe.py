@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
@@ -32,22 +32,42 @@ _Loader.add_implicit_resolver(
 
 def parse(text: str) -> Spec:
     """One YAML value; `8/255` becomes a number."""
-    return _numbers(yaml.load(text, Loader=_Loader))
+    try:
+        return _numbers(yaml.load(text, Loader=_Loader))
+    except yaml.YAMLError as error:
+        mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+        raise InputError(f"not valid YAML{f' at line {mark.line + 1}' if mark else ''}") from error
 
 
 def load(path: Path) -> dict[str, Spec]:
     """A recipe file as plain data, laid over the recipe its `base:` names (a path relative to this one)."""
+    layers: list[dict[str, Spec]] = []
+    seen: list[Path] = []
+    while True:
+        spec = _read(path)
+        seen.append(path.resolve())
+        base = spec.pop("base", None)
+        layers.append(spec)
+        if base is None:
+            return functools.reduce(merge, reversed(layers))
+        path = path.parent / str(base)
+        if path.resolve() in seen:
+            raise InputError(f"{path}: its base leads back to itself; expected a chain that ends")
+
+
+def _read(path: Path) -> dict[str, Spec]:
+    """One file as plain data."""
     try:
         spec = parse(path.read_text())
-    except yaml.YAMLError as error:
-        where = getattr(error, "problem_mark", None)
-        raise InputError(f"{path}: not valid YAML{f' at line {where.line + 1}' if where else ''}") from error
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: is not a text file; expected a recipe in YAML") from error
     if not isinstance(spec, dict):
         raise InputError(f"{path}: expected a mapping of settings, found {type(spec).__name__}")
-    base = spec.pop("base", None)
-    return merge(load(path.parent / base), spec) if base else spec
+    return spec
 
 
 def merge(base: dict[str, Spec], changes: Mapping[str, Spec]) -> dict[str, Spec]:
@@ -76,7 +96,10 @@ def override(spec: dict[str, Spec], assignments: list[str]) -> dict[str, Spec]:
             if not isinstance(node[parent], dict):
                 raise InputError(f"{assignment!r}: {parent!r} is a plain value, it has no setting {last!r}")
             node = node[parent]
-        node[last] = parse(text)
+        try:
+            node[last] = parse(text)
+        except InputError as error:
+            raise InputError(f"{assignment!r}: {error}") from error
     return spec
 
 
@@ -111,8 +134,9 @@ def call(constructor: Callable[..., Any], arguments: Mapping[str, Any], where: s
         return constructor(**arguments)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{where}: {_title(constructor)} refused its settings: {error}") from error
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"{where}: {_title(constructor)} refused its settings: {reason}") from error
 
 
 def find(name: Any, names: Mapping[str, str], where: str) -> Callable[..., Any]:
@@ -122,9 +146,12 @@ def find(name: Any, names: Mapping[str, str], where: str) -> Callable[..., Any]:
     if not dot:
         raise InputError(f"{where}: {name!r} is not a known name{nearest(str(name), names)}")
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError, SyntaxError) as error:
         raise InputError(f"{where}: cannot import {path!r} ({error})") from error
+    if not callable(found):
+        raise InputError(f"{where}: {path!r} is a {type(found).__name__}; expected a class or a function")
+    return cast(Callable[..., Any], found)
 
 
 def check(constructor: Callable[..., Any], arguments: Mapping[str, Any], where: str) -> None:
@@ -147,7 +174,7 @@ def check(constructor: Callable[..., Any], arguments: Mapping[str, Any], where: 
 
 def _title(constructor: Callable[..., Any]) -> str:
     inner = constructor.func if isinstance(constructor, functools.partial) else constructor
-    return inner.__name__
+    return str(getattr(inner, "__name__", type(inner).__name__))
 
 
 def save(spec: Mapping[str, Spec], path: Path) -> None:
@@ -160,7 +187,7 @@ def locate(name: str, kind: str = "") -> Path:
     path = Path(name)
     if path.suffix in {".yaml", ".yml"} and path.is_file():
         return path
-    short = path.with_suffix("").as_posix().removeprefix("recipes/")
+    short = path.as_posix().removesuffix(".yaml").removesuffix(".yml").removeprefix("recipes/")
     found = shelf() / kind / f"{short}.yaml"
     if found.is_file():
         return found

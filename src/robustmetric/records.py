@@ -21,7 +21,7 @@ class Record:
     """One measured result: what was run, on what, and the numbers that came out."""
 
     kind: str
-    """`train` (one epoch), `clean` (no attack), or `attack`."""
+    """`train` (one epoch), `validation` (clean retrieval seen while training), `clean` (no attack), or `attack`."""
     name: str
     """What was run: `clean`, `ES`, `CA+`, ..."""
     scores: dict[str, float]
@@ -46,10 +46,27 @@ class Record:
 def append(path: Path, record: Record) -> None:
     """Add one line and make sure it is on disk before going on."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    _mend(path)
     with path.open("a") as file:
         file.write(json.dumps(asdict(record)) + "\n")
         file.flush()
         os.fsync(file.fileno())
+
+
+def _mend(path: Path) -> None:
+    """Take away a last line that a crash cut short, so that the next record does not grow onto it."""
+    content = path.read_bytes() if path.is_file() else b""
+    last = content.rpartition(b"\n")[2]
+    if not last:
+        return
+    with path.open("r+b") as file:
+        try:
+            json.loads(last)
+        except ValueError:
+            file.truncate(len(content) - len(last))
+        else:
+            file.seek(0, os.SEEK_END)
+            file.write(b"\n")
 
 
 def read(path: Path) -> list[Record]:
@@ -65,8 +82,11 @@ def read(path: Path) -> list[Record]:
             if number == len(lines):
                 break
             raise InputError(f"{path}, line {number}: not a JSON record") from error
-        fields["intervals"] = {k: tuple(v) for k, v in fields.get("intervals", {}).items()}
-        records.append(Record(**fields))
+        try:
+            fields["intervals"] = {k: tuple(v) for k, v in fields.get("intervals", {}).items()}
+            records.append(Record(**fields))
+        except (AttributeError, TypeError) as error:
+            raise InputError(f"{path}, line {number}: not a record of this version ({error})") from error
     return records
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from robustmetric.errors import InputError
-from robustmetric.numerics.distances import mask_excluded, nearest, pairwise
+from robustmetric.numerics.distances import nearest, pairwise
 from robustmetric.perturb.ball import Ball
 from robustmetric.perturb.pgd import frozen
 from robustmetric.types import Batch, Embeddings, Gallery, Inputs, Value
@@ -82,9 +82,9 @@ def run(
 def to_gallery(z: Embeddings, gallery: Gallery, exclude: Int[Tensor, " batch"] | None = None) -> Tensor:
     """Distances to every item, infinite at the excluded one (-1: none)."""
     distances = pairwise(z, gallery.embeddings)
-    if exclude is not None:
-        mask_excluded(distances, exclude)
-    return distances
+    if exclude is None:
+        return distances
+    return distances.masked_fill(torch.arange(len(gallery), device=z.device) == exclude[:, None], torch.inf)
 
 
 def recall_at_1(z: Embeddings, batch: Batch, gallery: Gallery) -> Float[Tensor, " batch"]:
@@ -104,6 +104,14 @@ def percentile(
     closer = (gap > 1e-6).float().mean(dim=-1)
     level = (gap.abs() <= 1e-6).float().mean(dim=-1)
     return 100 * (closer + level / 2).mean(dim=1)
+
+
+def check_direction(direction: str, count: int, what: str) -> None:
+    """Refuse settings that a ranking attack would take in silence: another direction means "down", none of them NaN."""
+    if direction not in ("up", "down"):
+        raise InputError(f"direction {direction!r} is not known; expected 'up' or 'down'")
+    if count < 1:
+        raise InputError(f"{what}={count} moves nothing; expected 1 or more")
 
 
 def draw(

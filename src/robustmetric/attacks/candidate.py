@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from robustmetric.attacks.base import Scores, Targets, draw, draw_near, percentile
+from robustmetric.attacks.base import Scores, Targets, check_direction, draw, draw_near, percentile
 from robustmetric.attacks.objectives import demotion, promotion
 from robustmetric.numerics.distances import paired, pairwise
 from robustmetric.types import Batch, Embeddings, Gallery
@@ -25,6 +25,9 @@ class Candidate:
     pool: float = 0.01
     """CA-: queries are drawn from this share of the gallery, the candidate's nearest neighbours."""
     role: ClassVar[Literal["query", "candidate"]] = "candidate"
+
+    def __post_init__(self) -> None:
+        check_direction(self.direction, self.queries, "queries")
 
     def choose(self, clean: Embeddings, batch: Batch, gallery: Gallery, generator: torch.Generator | None) -> Targets:
         if self.direction == "up":

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from robustmetric.attacks.base import Scores, Targets, recall_at_1, to_gallery
 from robustmetric.attacks.objectives import approach, demotion
+from robustmetric.errors import InputError
 from robustmetric.numerics.distances import nearest, pairwise
 from robustmetric.types import Batch, Embeddings, Gallery
 
@@ -21,6 +22,9 @@ class TopOneMisranking:
 
     def choose(self, clean: Embeddings, batch: Batch, gallery: Gallery, generator: torch.Generator | None) -> Targets:
         same = gallery.labels[None] == batch.labels[:, None]
+        # One host synchronisation per batch: the target would otherwise be an item of the query's own class.
+        if bool(same.all(dim=1).any()):
+            raise InputError("the gallery holds one class only; expected items of another class to misrank towards")
         index = pairwise(clean, gallery.embeddings).masked_fill(same, torch.inf).argmin(dim=1)
         return {"index": index, "target": gallery.embeddings[index]}
 

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from robustmetric.attacks.base import Engine
 from robustmetric.defences.base import Defence
+from robustmetric.errors import InputError
 from robustmetric.losses.base import MetricLoss
 from robustmetric.perturb.pgd import frozen
 from robustmetric.types import Batch
@@ -19,6 +20,8 @@ class Madry(Defence):
 
     def __init__(self, loss: MetricLoss, attack: Engine, clean_share: float = 0.0) -> None:
         super().__init__()
+        if not 0 <= clean_share <= 1:
+            raise InputError(f"clean_share {clean_share} is not a share of the loss; expected 0 to 1, such as 0.5")
         self.loss = loss
         self.attack = attack
         self.clean_share = clean_share

@@ -48,6 +48,8 @@ class Arena:
         batch_size: int = 128,
     ) -> "Arena":
         """Embed the gallery; take all queries, or `limit` of them drawn with `seed`."""
+        if batch_size < 1:
+            raise InputError(f"a batch of {batch_size} images cannot be attacked; expected at least 1")
         queries = Feed(dataset.queries, workers.device)
         items = Feed(dataset.gallery, workers.device) if dataset.gallery is not None else queries
         model.to(workers.device)
@@ -72,6 +74,12 @@ class Arena:
     def batches(self) -> Iterator[tuple[int, Int[Tensor, " batch"], Batch]]:
         """This worker's share of the queries: where each batch begins, its positions among the queries, the batch."""
         chunks = torch.arange(len(self.rows)).split(self.batch_size)
+        if len(chunks) < self.workers.ranks:
+            # Said by every rank, so that none waits for another.
+            raise InputError(
+                f"{len(self.rows)} queries in batches of {self.batch_size} are too few for {self.workers.ranks} "
+                "processes; lower --batch or --devices"
+            )
         for positions in chunks[self.workers.rank :: self.workers.ranks]:
             rows = self.rows[positions]
             batch = self.queries.batch(rows, self.view, index=self.places[positions])
@@ -101,13 +109,16 @@ def embed(
     rows = torch.arange(len(feed)) if rows is None else rows
     embeddings: Tensor | None = None
     with frozen(model) as network, torch.no_grad():
-        for positions in torch.arange(len(rows)).split(batch_size)[workers.rank :: workers.ranks]:
+        chunks = torch.arange(len(rows)).split(batch_size)
+        # A rank without a share still takes a chunk, to know the size of an embedding; its zeros add nothing.
+        for positions in chunks[workers.rank :: workers.ranks] or chunks[:1]:
             z = network(as_bytes(feed.batch(rows[positions], view)).inputs).float()
             if embeddings is None:
                 embeddings = z.new_zeros(len(rows), z.shape[1])
-            embeddings[positions.to(z.device)] = z
+            if workers.rank < len(chunks):
+                embeddings[positions.to(z.device)] = z
     if embeddings is None:
-        raise InputError("there is nothing to embed: the split is empty, or there are more processes than batches")
+        raise InputError("there is nothing to embed: the split is empty")
     if not bool(torch.isfinite(embeddings).all()):
         bad = int((~torch.isfinite(embeddings).all(dim=1)).nonzero()[0])
         raise InputError(

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from robustmetric import recipe
+from robustmetric.attacks.base import Attack, Engine
 from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.catalogue import NAMES
 from robustmetric.data.base import Dataset
@@ -17,6 +18,7 @@ from robustmetric.data.transforms import Identity
 from robustmetric.defences.base import Defence
 from robustmetric.errors import InputError, nearest
 from robustmetric.optimise import Optimiser
+from robustmetric.perturb.pgd import PGD
 from robustmetric.recipe import Spec
 
 IDENTITY = Identity()
@@ -52,6 +54,32 @@ class Plan:
     suite: str = "ers224"
     """The suite `evaluate` runs when none is named."""
 
+    def __post_init__(self) -> None:
+        _check_whole(self.epochs, "epochs", least=1)
+        _check_whole(self.validate_every, "validate_every", least=0)
+        if not isinstance(self.checkpoint_seconds, int | float) or not self.checkpoint_seconds >= 0:
+            raise InputError(f"checkpoint_seconds {self.checkpoint_seconds!r} is no time; expected a number >= 0")
+        for key, kind in KINDS.items():
+            value = getattr(self, key)
+            if not isinstance(value, kind):
+                raise InputError(f"{key}: {type(value).__name__} is not a {kind.__name__.lower()}")
+
+
+KINDS: dict[str, type] = {
+    "defence": Defence,
+    "sampler": Sampler,
+    "optimiser": Optimiser,
+    "augment": Transform,
+    "view": Transform,
+}
+"""What a plan's parts must be: a name of another kind would fail far from the recipe."""
+
+
+def title(where: str) -> str:
+    """The name a recipe gives its run folders: `digits-plain`."""
+    path = Path(where)
+    return f"{path.parent.name}-{path.stem}" if path.parent.name else path.stem
+
 
 def resolve(name: str, overrides: list[str]) -> tuple[dict[str, Spec], str]:
     """The plain settings of a recipe, its base and overrides applied, and the name for errors."""
@@ -75,7 +103,7 @@ def load_data(spec: Mapping[str, Spec], where: str) -> Dataset:
 def load_model(spec: Mapping[str, Spec], where: str) -> nn.Module:
     """The model of a recipe, freshly initialised from the recipe's seed."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(spec.get("seed", 0)))
+        torch.manual_seed(_seed(spec, where))
         model = build(spec, "model", where)
     if not isinstance(model, nn.Module):
         raise InputError(f"{where}.model: {type(model).__name__} is not a torch module")
@@ -90,13 +118,14 @@ def load_plan(spec: Mapping[str, Spec], where: str) -> tuple[Plan, Dataset]:
     dim = model.dim if isinstance(model, Encoding) else None
     variables = {"classes": dataset.train.classes, "dim": dim}
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(spec.get("seed", 0)) + 1)
+        torch.manual_seed(_seed(spec, where) + 1)
         rest = {
             key: recipe.build(value, NAMES, f"{where}.{key}", variables)
             for key, value in spec.items()
             if key not in ("data", "model")
         }
-    return Plan(data=build(spec, "data", where), model=model, **rest), dataset
+    parts = {"data": build(spec, "data", where), "model": model, **rest}
+    return recipe.call(Plan, parts, where), dataset
 
 
 def load_view(spec: Mapping[str, Spec], where: str) -> Transform:
@@ -117,20 +146,41 @@ def load_suite(name: str, radius: float | None = None) -> Suite:
     spec = recipe.load(path)
     for key in spec:
         if key not in ("engine", "attacks"):
-            raise InputError(f"{path}: {key!r} is not a setting of a suite{nearest(key, ('engine', 'attacks'))}")
+            raise InputError(f"{path}: {key!r} is not a setting of a suite{nearest(str(key), ('engine', 'attacks'))}")
+    for key in ("engine", "attacks"):
+        if not isinstance(spec.get(key), dict) or not spec[key]:
+            raise InputError(f"{path}: a suite needs {key!r}, a mapping; see recipes/suites/demo.yaml")
     trials: list[Trial] = []
     for label, entry in spec["attacks"].items():
-        trials += _trials(label, entry, spec["engine"], f"{path}.attacks.{label}")
+        trials += _trials(str(label), entry, spec["engine"], f"{path}.attacks.{label}")
     suite = Suite(path.stem if Path(name).suffix else name, trials)
     return suite if radius is None else suite.at(radius)
 
 
 def _trials(label: str, entry: dict[str, Spec], engine: dict[str, Spec], where: str) -> list[Trial]:
     """One suite entry: `attack`, changes to the `engine`, and the `radii` to run it at."""
+    if not isinstance(entry, dict):
+        raise InputError(f"{where}: expected a mapping with 'attack', found {entry!r}")
     for key in entry:
         if key not in ("attack", "engine", "radii"):
-            raise InputError(f"{where}: {key!r} is not known{nearest(key, ('attack', 'engine', 'radii'))}")
+            raise InputError(f"{where}: {key!r} is not known{nearest(str(key), ('attack', 'engine', 'radii'))}")
     merged = recipe.merge(engine, entry.get("engine", {}))
-    trial = Trial(label, build(entry, "attack", where), recipe.build(merged, NAMES, f"{where}.engine"))
+    attack, climber = build(entry, "attack", where), recipe.build(merged, NAMES, f"{where}.engine")
+    if not isinstance(attack, Attack) or not isinstance(climber, Engine):
+        raise InputError(f"{where}: {attack!r} climbed by {climber!r} is not an attack with an engine such as pgd")
+    trial = Trial(label, attack, cast(PGD, climber))
     radii = entry.get("radii")
-    return [trial.at(radius) for radius in radii] if radii else [trial]
+    if radii is not None and (not isinstance(radii, list) or not all(isinstance(r, int | float) for r in radii)):
+        raise InputError(f"{where}: radii {radii!r} are not a list of numbers, such as [4/255, 8/255]")
+    return [recipe.call(trial.at, {"radius": radius}, where) for radius in radii] if radii else [trial]
+
+
+def _seed(spec: Mapping[str, Spec], where: str) -> int:
+    seed = spec.get("seed", 0)
+    recipe.call(_check_whole, {"value": seed, "name": "seed", "least": 0}, where)
+    return int(seed)
+
+
+def _check_whole(value: Spec, name: str, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise InputError(f"{name} {value!r} is not known; expected a whole number >= {least}")

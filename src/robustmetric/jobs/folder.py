@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from robustmetric import recipe, records
@@ -51,11 +52,17 @@ class RunFolder:
     def save_weights(self, model: nn.Module) -> None:
         """Write the model's weights as safetensors."""
         tensors = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-        atomically(self.weights, lambda partial: save_file(tensors, partial))
+        atomically(self.weights, lambda partial: partial.write_bytes(save(tensors)))
 
     def save_state(self, state: Mapping[str, Any]) -> None:
         """Write the training state; the old one stays intact until the new one is whole."""
-        atomically(self.state, lambda partial: torch.save(dict(state), partial))
+
+        def write(partial: Path) -> None:
+            # Through a Python file: given a path, torch reports a full disk as an "enforce fail" of its own.
+            with partial.open("wb") as file:
+                torch.save(dict(state), file)
+
+        atomically(self.state, write)
 
     def load_state(self, device: torch.device) -> dict[str, Any]:
         """The saved training state; reading it runs no code."""
@@ -65,7 +72,8 @@ class RunFolder:
             raise InputError(f"{self.path} has no training state to resume; start without --resume") from error
         except Exception as error:  # torch reports damage as RuntimeError, EOFError, UnpicklingError, ...
             raise InputError(
-                f"{self.state} is damaged ({type(error).__name__}); delete it and train again, or restore a copy"
+                f"{self.state} is damaged, or holds more than numbers, which is never loaded ({type(error).__name__}); "
+                "restore a copy, or delete it and train again"
             ) from error
 
     def finished(self) -> dict[str, records.Record]:
@@ -82,12 +90,16 @@ def atomically(path: Path, write: Callable[[Path], object]) -> None:
         with partial.open("rb") as file:
             os.fsync(file.fileno())
         partial.replace(path)
-    except (OSError, RuntimeError, ValueError) as error:
+    except InputError:
+        partial.unlink(missing_ok=True)
+        raise
+    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         partial.unlink(missing_ok=True)
         full = isinstance(error, OSError) and error.errno == errno.ENOSPC
         reason = "the disk is full" if full else " ".join(str(error).split())
         kept = "; the previous one is intact" if path.is_file() else ""
-        raise InputError(f"{path} could not be saved: {reason}{kept}; free some space and resume") from error
+        advice = "; free some space and go on from there" if full else ""
+        raise InputError(f"{path} could not be saved: {reason}{kept}{advice}") from error
 
 
 def fingerprint(model: nn.Module) -> str:

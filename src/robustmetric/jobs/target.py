@@ -59,10 +59,11 @@ def evaluate(
     lead = workers.rank == 0
     if lead and not target.folder.recipe.exists():
         target.folder.begin(target.spec, summarise(target.spec, target.name, context))
+    # Before the arena, whose embedding the ranks share: none may read what the first one already adds.
+    finished = target.folder.finished()
     arena = Arena.prepare(
         target.model, target.dataset, target.view, workers, limit=queries, seed=seed, batch_size=batch_size
     )
-    finished = target.folder.finished()
     settings = {"data": target.dataset.name}
     for record, pictures in run_suite(arena, chosen, seed, context, settings, finished):
         if lead:
@@ -94,7 +95,7 @@ def find_target(name: str, *, data: str | None, out: Path | None, skip_unreadabl
     else:
         spec, where = assemble.resolve(name, [])
         model = assemble.load_model(spec, where)
-        place = RunFolder(out or Path("runs") / f"evaluate-{Path(where).parent.name}-{Path(where).stem}")
+        place = RunFolder(out or Path("runs") / f"evaluate-{assemble.title(where)}")
     if skip_unreadable and isinstance(spec.get("data"), dict):
         spec = {**spec, "data": {**spec["data"], "skip_unreadable": True}}
     if data is None:

@@ -25,6 +25,10 @@ from robustmetric.recipe import Spec
 from robustmetric.types import Batch
 
 
+AGREE_EVERY = 8
+"""Steps between two questions to all ranks whether somebody asked to stop."""
+
+
 class Interrupted(Exception):
     """Training stopped between two steps, its state saved."""
 
@@ -64,9 +68,9 @@ def train(
     hardware: Hardware = Hardware(),  # noqa: B008  # frozen
     tensorboard: bool = False,
 ) -> Path:
-    """Train a recipe; returns the run folder. `resume` goes on from the folder's saved state."""
+    """Train a recipe; returns the run folder. `resume` goes on from the saved state, or begins where none was saved."""
     spec, where = assemble.resolve(name, overrides or [])
-    folder = RunFolder(out or Path("runs") / f"{Path(where).parent.name}-{Path(where).stem}-seed{spec.get('seed', 0)}")
+    folder = RunFolder(out or Path("runs") / f"{assemble.title(where)}-seed{spec.get('seed', 0)}")
     _refuse_to_overwrite(folder, spec, resume)
     fabric = hardware.fabric()
     plan, dataset = assemble.load_plan(spec, where)
@@ -93,10 +97,13 @@ def fit(
     optimiser = plan.optimiser.build(plan.model, plan.defence)
     module, optimizer = fabric.setup(Step(plan.model, plan.defence), optimiser)
     feed = Feed(dataset.train, fabric.device)
-    state = _restore(folder, plan, optimizer, fabric.device) if resume else State()
+    saver = Saver(folder, plan, optimizer, fabric)
+    state = State()
+    if resume and folder.state.exists():
+        state = _restore(folder, plan, optimizer, fabric.device)
+        saver.note(state)
     lead = fabric.global_rank == 0
     log = Log(folder, plan, context, tensorboard) if lead else None
-    saver = Saver(folder, plan, optimizer, fabric)
     steps = plan.sampler.steps(dataset.train.labels, fabric.world_size)
     with interruptible() as stop, Bar("training", plan.epochs * steps, state.epoch * steps + state.step, lead) as bar:
         for epoch in range(state.epoch, plan.epochs):
@@ -146,10 +153,20 @@ def _epoch(
         meter.add(named, len(rows) * ranks)
         yield meter.read(saver)
         saver.maybe(state, meter)
-        if stop.asked:
+        if _agreed(fabric, stop, state.step):
             saver.now(state, meter)
             raise Interrupted(str(saver.folder.path))
     meter.read(saver, force=True)
+
+
+def _agreed(fabric: Fabric, stop: Stop, step: int) -> bool:
+    """Whether to stop here. Several ranks agree on it every few steps, so that none waits for one that has left."""
+    if fabric.world_size == 1:
+        return stop.asked
+    if step % AGREE_EVERY:
+        return False
+    asked = fabric.all_reduce(torch.tensor(float(stop.asked), device=fabric.device), reduce_op="sum")
+    return bool(torch.as_tensor(asked) > 0)
 
 
 class Meter:
@@ -207,9 +224,16 @@ class Saver:
             self.now(state, meter)
 
     def now(self, state: State, meter: Meter | None = None) -> None:
-        """Save; the meter is read first, so that a NaN is never saved."""
+        """Save; meter and weights are looked at first, so that a NaN is never saved."""
         if meter is not None:
             meter.read(self, force=True)
+        weights = [*self.plan.model.parameters(), *self.plan.defence.parameters()]
+        if not all(bool(torch.isfinite(weight).all()) for weight in weights):
+            # A finite loss can have a gradient that is not.
+            raise InputError(
+                f"the weights became NaN or infinite by epoch {state.epoch + 1}, step {state.step}; "
+                f"{self.last_good()}; lower the learning rate or use --precision 32-true"
+            )
         if self.fabric.global_rank == 0:
             self.folder.save_state(
                 {
@@ -219,6 +243,10 @@ class Saver:
                     "optimiser": self.optimizer.state_dict(),
                 }
             )
+        self.note(state)
+
+    def note(self, state: State) -> None:
+        """Remember that this state is on disk."""
         self._saved = time.monotonic()
         self._good = f"epoch {state.epoch + 1}, step {state.step}"
 
@@ -312,7 +340,8 @@ def _validate(
 ) -> None:
     """Clean retrieval of the model as it stands, into the records and onto the screen."""
     arena = Arena.prepare(plan.model, dataset, plan.view, Workers.of(fabric))
-    record = measure_clean(arena, {"epoch": epoch}, plan.seed, context)
+    # A kind of its own: a glance during training is not the evaluation that tables compare.
+    record = replace(measure_clean(arena, {"epoch": epoch}, plan.seed, context), kind="validation")
     if fabric.global_rank == 0:
         records.append(folder.results, record)
         shown = "  ".join(

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from lightning.fabric import Fabric
 from lightning.fabric.strategies.ddp import DDPStrategy
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
 from robustmetric.errors import InputError
@@ -39,8 +40,9 @@ class Hardware:
                     precision=self.precision,  # type: ignore[arg-type]  # checked by Fabric, whose message we pass on
                     strategy=strategy,
                 )
-            except (ValueError, RuntimeError, TypeError) as error:
-                raise InputError(f"{self}: {' '.join(str(error).split())}") from error
+            except (ValueError, RuntimeError, TypeError, MisconfigurationException) as error:
+                words = ", ".join(f"{key} {value!r}" for key, value in vars(self).items())
+                raise InputError(f"this hardware cannot be had ({words}): {' '.join(str(error).split())}") from error
             fabric.launch()
         return fabric
 
@@ -65,6 +67,13 @@ class Workers:
 
         alone = fabric.world_size == 1
         return Workers(fabric.device, fabric.global_rank, fabric.world_size, (lambda x: x) if alone else total)
+
+
+def leads() -> bool:
+    """Whether this process speaks for its peers: the first rank, or the only process."""
+    return not (torch.distributed.is_available() and torch.distributed.is_initialized()) or (
+        torch.distributed.get_rank() == 0
+    )
 
 
 def generator(device: torch.device, *parts: int) -> torch.Generator:

@@ -1,5 +1,6 @@
 """Projected gradient ascent (Madry et al. 2018) on any function of the input: the engine of attacks and defences."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,8 +32,8 @@ class PGD:
     def __post_init__(self) -> None:
         if self.steps < 0 or self.restarts < 1:
             raise InputError(f"steps={self.steps}, restarts={self.restarts}; expected steps >= 0 and restarts >= 1")
-        if self.step_size < 0:
-            raise InputError(f"step_size {self.step_size} would descend; expected a number >= 0, such as 1/255")
+        if not (self.step_size >= 0 and math.isfinite(self.step_size)):
+            raise InputError(f"step_size {self.step_size} is no step up; expected a finite number >= 0, such as 1/255")
         if self.restarts > 1 and not self.random_start:
             raise InputError(
                 "restarts > 1 without random_start repeats one climb; set random_start: true or restarts: 1"
@@ -103,5 +104,5 @@ def _keep_larger(x: Inputs, value: Tensor | None, other: Inputs, other_value: Te
     """Per row, whichever has the larger value; NaN never wins."""
     if value is None:
         return other, other_value
-    wins = other_value > value
+    wins = (other_value > value) | (value.isnan() & ~other_value.isnan())
     return torch.where(wins.view(-1, *[1] * (x.dim() - 1)), other, x), torch.where(wins, other_value, value)

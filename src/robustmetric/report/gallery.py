@@ -48,6 +48,8 @@ class Gallery:
 
     attack: str
     radius: str
+    strength: float
+    """The radius as a number, 0 where it is not stated."""
     factor: int
     """How many times the difference is magnified."""
     examples: tuple[Example, ...]
@@ -67,6 +69,7 @@ def read_gallery(path: Path, limit: int = 4) -> Gallery:
     return Gallery(
         attack=str(arrays["attack"]) if "attack" in arrays else path.stem,
         radius=radius,
+        strength=float(arrays["radius"]) if "radius" in arrays else 0.0,
         factor=factor,
         examples=tuple(_example(shown, row, names, factor) for row in range(len(shown["query"]))),
         total=len(arrays["query"]),

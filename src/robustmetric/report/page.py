@@ -105,14 +105,14 @@ def _meanings(used: Sequence[str]) -> dict[str, Score]:
 
 
 def _galleries(runs: Sequence[Run]) -> list[tuple[str, list[tuple[Run, Gallery]]]]:
-    """By attack and radius, so that runs under the same attack stand below one another."""
+    """By attack and radius, so that runs under the same attack stand below one another; the weakest first."""
     grouped: dict[str, list[tuple[Run, Gallery]]] = {}
     for run in runs:
         for path in run.examples:
             gallery = read_gallery(path)
             title = f"{gallery.attack} at radius {gallery.radius}" if gallery.radius else gallery.attack
             grouped.setdefault(title, []).append((run, gallery))
-    return list(grouped.items())
+    return sorted(grouped.items(), key=lambda entry: (entry[1][0][1].attack, entry[1][0][1].strength))
 
 
 def _fewest_seeds(runs: Sequence[Run]) -> int:

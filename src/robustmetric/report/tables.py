@@ -13,7 +13,7 @@ from robustmetric.records import Record
 from robustmetric.report.runs import Run
 from robustmetric.report.scores import DASH, describe, show, show_interval, show_radius
 
-HEADLINE = ("R@1", "ES:R", "CA+", "CA-")
+HEADLINE = ("R@1", "ES:R", "CA+", "CA-", "GTM")
 """The scores of the summary, in this order; the full table has all."""
 
 OWN_COLUMN = ("data", "suite", "mode", "norm", "radius", "steps", "restarts")

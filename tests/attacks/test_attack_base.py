@@ -1,0 +1,117 @@
+"""What every attack shares: the straight line from a batch to scores, ranks in percent, R@1, and who is drawn."""
+
+import pytest
+import torch
+from circle import Circle, angle, at, chord, gallery, queries, seeded
+
+from robustmetric.attacks.base import Attack, Engine, draw, draw_near, percentile, recall_at_1, run, to_gallery
+from robustmetric.attacks.embedding_shift import EmbeddingShift
+from robustmetric.attacks.top1 import TopOneMisranking
+from robustmetric.errors import InputError
+from robustmetric.perturb.ball import Ball
+from robustmetric.perturb.pgd import PGD
+from robustmetric.types import Batch
+
+GALLERY = gallery([0, 20, 50, 90, 180], [0, 0, 1, 1, 2])
+ENGINE = PGD(Ball(0.1, bounds=(-1.0, 1.0)), steps=5, step_size=0.05, random_start=False)
+
+
+def test_percentile_counts_the_closer_items_and_half_of_the_ties() -> None:
+    # Before 2: one of four. Level with 2: itself and one a rounding error away. 100 (1/4 + 2/4/2) = 50
+    others = torch.tensor([[[1.0, 2.0, 2.0 + 5e-7, 4.0]]], dtype=torch.float64)
+    assert percentile(torch.tensor([[2.0]], dtype=torch.float64), others).item() == pytest.approx(50)
+
+
+def test_percentile_is_the_mean_over_the_chosen() -> None:
+    # 1 in (1, 2, 4, 8): 100 (0 + 1/8) = 12.5; 8: 100 (3/4 + 1/8) = 87.5; per row
+    others = torch.tensor([[[1.0, 2.0, 4.0, 8.0]], [[1.0, 2.0, 4.0, 8.0]]])
+    chosen = torch.tensor([[1.0, 8.0], [1.0, 1.0]])
+    assert percentile(chosen, others).tolist() == pytest.approx([50, 12.5])
+
+
+def test_a_collapsed_gallery_scores_one_half() -> None:
+    assert percentile(torch.zeros(1, 1), torch.zeros(1, 1, 7)).item() == pytest.approx(50)
+
+
+def test_a_gap_of_exactly_the_tolerance_is_a_tie() -> None:
+    chosen = torch.tensor([[1e-6]], dtype=torch.float64)
+    assert percentile(chosen, torch.zeros(1, 1, 1, dtype=torch.float64)).item() == pytest.approx(50)
+
+
+def test_to_gallery_measures_all_and_removes_the_excluded() -> None:
+    z = at(0, 0)
+    plain = to_gallery(z, GALLERY)
+    expected = [chord(t) for t in (0, 20, 50, 90, 180)]
+    assert plain[0].tolist() == pytest.approx(expected) and plain[1].tolist() == pytest.approx(expected)
+    masked = to_gallery(z, GALLERY, torch.tensor([1, -1]))
+    assert masked[0].tolist() == pytest.approx([expected[0], float("inf"), *expected[2:]])
+    assert masked[1].tolist() == pytest.approx(expected)
+
+
+def test_recall_at_1_leaves_the_query_itself_out() -> None:
+    z = at(0, 50, 89)
+    # 0 deg (item 0, label 0): next is 20, label 0. 50 (item 2, label 1): next is 20, label 0. 89, not in: 90, label 1.
+    batch = queries([0, 50, 89], [0, 1, 1], [0, 2, -1])
+    assert recall_at_1(z, batch, GALLERY).tolist() == [100, 0, 100]
+    # Not known to be in the gallery, the item at 50 finds itself.
+    assert recall_at_1(z, queries([0, 50, 89], [0, 1, 1]), GALLERY).tolist() == [100, 100, 100]
+
+
+def test_draw_is_uniform_over_all_items() -> None:
+    drawn = draw(3, 2000, 2, torch.device("cpu"), seeded(0))
+    assert drawn.shape == (2000, 2)
+    shares = torch.bincount(drawn.flatten(), minlength=3) / 4000
+    assert shares.tolist() == pytest.approx([1 / 3] * 3, abs=0.03)
+
+
+def test_draw_near_takes_the_nearest_share_without_the_item_itself() -> None:
+    # 0.4 of 5 items: two. Nearest of 0 deg but itself: 20 and 50; of 90: 50 and 20; of 10, not in: 0 and 20.
+    z = at(0, 90, 10)
+    drawn = draw_near(z, torch.tensor([0, 3, -1]), GALLERY, 0.4, 2, seeded(0))
+    assert drawn.sort(dim=1).values.tolist() == [[1, 2], [1, 2], [0, 1]]
+
+
+def test_draw_near_draws_evenly() -> None:
+    z = at(0).expand(2000, 2)
+    drawn = draw_near(z, torch.zeros(2000, dtype=torch.long), GALLERY, 0.4, 1, seeded(0))
+    assert set(drawn.flatten().tolist()) == {1, 2}
+    assert (drawn == 1).double().mean().item() == pytest.approx(0.5, abs=0.05)
+
+
+@pytest.mark.parametrize(("share", "width"), [(0.4, 3), (0.1, 1), (1.0, 1)])
+def test_a_pool_that_does_not_fit_is_refused(share: float, width: int) -> None:
+    with pytest.raises(InputError, match="gallery of 5"):
+        draw_near(at(0), torch.tensor([0]), GALLERY, share, width, seeded(0))
+
+
+def test_run_moves_embeds_and_scores() -> None:
+    model = Circle()
+    batch = queries([20], [0], [1])
+    outcome = run(TopOneMisranking(), ENGINE, model, batch, GALLERY, seeded(0), rounded=False)
+    # The target is 50 deg: x falls and y rises by 0.1 each.
+    expected = at(20) + torch.tensor([[-0.1, 0.1]])
+    torch.testing.assert_close(outcome.inputs, expected)
+    torch.testing.assert_close(outcome.embeddings, torch.nn.functional.normalize(expected, dim=1))
+    # (0.940 - 0.1, 0.342 + 0.1): atan(0.442 / 0.840) = 27.8 deg, nearer to 50 (label 1) than to 0 (label 0).
+    assert angle(outcome.embeddings)[0] == pytest.approx(27.8, abs=0.1)
+    assert outcome.scores["GTM"].tolist() == [0]
+    assert model.matrix.grad is None and model.matrix.requires_grad and model.training
+
+
+def test_run_scores_what_eight_bits_hold() -> None:
+    clean = torch.tensor([[200.0, 60.0]], dtype=torch.float64) / 255
+    batch = Batch(clean, torch.tensor([0]), torch.tensor([-1]))
+    engine = PGD(Ball(0.01), steps=3, step_size=0.004, random_start=False)
+    exact = run(EmbeddingShift(), engine, Circle(), batch, GALLERY, seeded(0), rounded=False)
+    rounded = run(EmbeddingShift(), engine, Circle(), batch, GALLERY, seeded(0))
+    # 0.01 = 2.55 levels: two of them survive.
+    levels = (rounded.inputs - clean) * 255
+    torch.testing.assert_close(levels.abs(), torch.full((1, 2), 2.0, dtype=torch.float64))
+    torch.testing.assert_close((exact.inputs - clean).abs(), torch.full((1, 2), 0.01, dtype=torch.float64))
+    torch.testing.assert_close(rounded.embeddings, Circle()(rounded.inputs).detach())
+    assert 0 < rounded.scores["ES:D"].item() < exact.scores["ES:D"].item()
+
+
+def test_the_engine_and_every_attack_meet_their_protocols() -> None:
+    assert isinstance(ENGINE, Engine)
+    assert isinstance(EmbeddingShift(), Attack)

@@ -1,0 +1,59 @@
+"""Trials at another radius, and the suites they make."""
+
+import pytest
+
+from robustmetric.attacks.candidate import Candidate
+from robustmetric.attacks.embedding_shift import EmbeddingShift
+from robustmetric.attacks.suite import Suite, Trial
+from robustmetric.errors import InputError
+from robustmetric.perturb.ball import Ball
+from robustmetric.perturb.pgd import PGD
+
+
+def trial(label: str = "ES", radius: float = 0.08, step_size: float = 0.01, steps: int = 8) -> Trial:
+    return Trial(label, EmbeddingShift(), PGD(Ball(radius, norm="l2"), steps, step_size, keep="best"))
+
+
+def test_step_size_scales_with_the_radius_and_all_else_stays() -> None:
+    moved = trial().at(0.04)
+    assert moved.engine.ball == Ball(0.04, norm="l2")
+    assert moved.engine.step_size == pytest.approx(0.005)
+    assert (moved.engine.steps, moved.engine.keep, moved.label) == (8, "best", "ES")
+    assert trial().at(0.08) == trial()
+
+
+def test_radius_zero_can_be_reached_but_not_left() -> None:
+    still = trial().at(0.0)
+    assert still.engine.ball.radius == 0 and still.engine.step_size == 0
+    with pytest.raises(InputError, match="cannot be scaled"):
+        still.at(0.1)
+
+
+def test_a_suite_at_one_radius_merges_trials_that_differed_in_radius_only() -> None:
+    up = Trial("CA+", Candidate("up"), trial().engine)
+    wider = Trial("CA+", Candidate("up", queries=2), trial().engine)
+    suite = Suite("mine", [trial(radius=0.04, step_size=0.005), trial(), up, wider])
+    moved = suite.at(0.02)
+    assert [(t.label, t.attack) for t in moved.trials] == [
+        ("ES", EmbeddingShift()),
+        ("CA+", Candidate("up")),
+        ("CA+", Candidate("up", queries=2)),
+    ]
+    assert {t.engine.ball.radius for t in moved.trials} == {0.02}
+    assert moved.trials[0].engine.step_size == pytest.approx(0.0025)
+    assert moved.name == "mine" and len(suite.trials) == 4
+
+
+def test_settings_are_plain_values_that_tell_trials_apart() -> None:
+    settings = trial().settings()
+    assert settings == {
+        "radius": 0.08,
+        "norm": "l2",
+        "bounds": [0.0, 1.0],
+        "steps": 8,
+        "step_size": 0.01,
+        "random_start": True,
+        "restarts": 1,
+        "keep": "best",
+        "attack": "EmbeddingShift()",
+    }
