@@ -74,19 +74,21 @@ class Mutant:
 def mutants_of(file: str, source: str) -> list[Mutant]:
     """Every mutant of a file."""
     tree = ast.parse(source)
+    apart = _not_formulas(tree)
     found = []
     for number, node in enumerate(ast.walk(tree)):
-        for change in _changes(node):
+        for change in _changes(node) if id(node) not in apart else ():
             twin = copy.deepcopy(tree)
             target = next(other for place, other in enumerate(ast.walk(twin)) if place == number)
-            before = ast.unparse(target)
-            after = change(target)
-            if after is not None:
-                _replace(twin, target, after)
-            shown = ast.unparse(target if after is None else after)
-            found.append(Mutant(file, getattr(node, "lineno", 0), before, shown, ast.unparse(twin) + "\n"))
-    passed_over = _not_formulas(tree)
-    return [m for m, line in ((m, m.line) for m in found) if (line, m.before) not in passed_over]
+            # A bare constant says little; what it stands in says more.
+            shown = _parent(twin, target) if isinstance(target, ast.Constant) else target
+            before = ast.unparse(shown)
+            other = change(target)
+            if other is not None:
+                _replace(twin, target, other)
+            after = ast.unparse(other if other is not None else shown)
+            found.append(Mutant(file, getattr(node, "lineno", 0), before, after, ast.unparse(twin) + "\n"))
+    return found
 
 
 Change = Callable[[ast.AST], ast.AST | None]
@@ -117,6 +119,11 @@ def _changes(node: ast.AST) -> Iterator[Change]:
             yield lambda n: setattr(n, "value", type(n.value)(1 - n.value))  # type: ignore[attr-defined]
 
 
+def _parent(tree: ast.AST, child: ast.AST) -> ast.AST:
+    parent = next(node for node in ast.walk(tree) if any(other is child for other in ast.iter_child_nodes(node)))
+    return parent if isinstance(parent, ast.expr | ast.keyword) else child
+
+
 def _replace(tree: ast.AST, old: ast.AST, new: ast.AST) -> None:
     for parent in ast.walk(tree):
         for name, value in ast.iter_fields(parent):
@@ -126,8 +133,8 @@ def _replace(tree: ast.AST, old: ast.AST, new: ast.AST) -> None:
                 value[:] = [new if item is old else item for item in value]
 
 
-def _not_formulas(tree: ast.AST) -> set[tuple[int, str]]:
-    """Types, error messages, decorators and `strict=`: no result depends on them."""
+def _not_formulas(tree: ast.AST) -> set[int]:
+    """The nodes (by id) of types, error messages, decorators and `strict=`: no result depends on them."""
     apart: list[ast.AST] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation is not None:
@@ -140,8 +147,7 @@ def _not_formulas(tree: ast.AST) -> set[tuple[int, str]]:
             apart.append(node)
         elif isinstance(node, ast.keyword) and node.arg == "strict":
             apart.append(node.value)
-    inner = [child for part in apart for child in ast.walk(part) if isinstance(child, ast.expr)]
-    return {(child.lineno, ast.unparse(child)) for child in inner}
+    return {id(child) for part in apart for child in ast.walk(part)}
 
 
 def sample(count: int, seed: int) -> list[Mutant]:

@@ -1,7 +1,7 @@
 """Optimisers and schedules as settings. A schedule is a function of progress, so resuming needs no state of it."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Protocol, runtime_checkable
@@ -31,11 +31,11 @@ class Constant:
 class Milestones:
     """Multiply by `factor` at each share of the training named in `at`: (0.5, 0.75)."""
 
-    at: tuple[float, ...]
+    at: Sequence[float]
     factor: float = 0.1
 
     def __call__(self, progress: float, epochs: int) -> float:
-        return math.prod(self.factor for share in self.at if progress >= share * epochs)
+        return math.prod((self.factor for share in self.at if progress >= share * epochs), start=1.0)
 
 
 @dataclass(frozen=True)

@@ -92,9 +92,10 @@ def override(spec: dict[str, Spec], assignments: list[str]) -> dict[str, Spec]:
         *parents, last = path.split(".")
         node = spec
         for parent in parents:
-            node[parent] = dict(node.get(parent) or {}) if isinstance(node.get(parent) or {}, dict) else node[parent]
-            if not isinstance(node[parent], dict):
+            inner = node.get(parent)
+            if not isinstance(inner, dict | None):
                 raise InputError(f"{assignment!r}: {parent!r} is a plain value, it has no setting {last!r}")
+            node[parent] = dict(inner or {})
             node = node[parent]
         try:
             node[last] = parse(text)

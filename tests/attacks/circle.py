@@ -1,4 +1,4 @@
-"""Galleries on the unit circle and an encoder that only normalises: everything about an attack can be worked by hand."""
+"""Galleries on the unit circle and an encoder that only normalises: all of an attack can be worked by hand."""
 
 import math
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from circle import Circle, angle, at, chord, gallery, queries, seeded, slope
+from circle import Circle, angle, at, chord, gallery, queries, slope
 
 from robustmetric.attacks.base import run
 from robustmetric.attacks.top1 import TopOneMisranking, TopOneTranslocation

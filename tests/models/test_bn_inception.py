@@ -61,3 +61,12 @@ def test_reverse_only_swaps_red_and_blue() -> None:
     reversed_output = trunk(x)
     trunk.reverse = False
     torch.testing.assert_close(trunk(x.flip(1)), reversed_output)
+
+
+def test_weights_fill_the_trunk_and_leave_the_head(tmp_path):
+    torch.manual_seed(0)
+    public = BNInception(dim=1000)
+    torch.save(public.state_dict(), tmp_path / "public.pth")
+    ours = BNInception(dim=8, weights=str(tmp_path / "public.pth"))
+    assert torch.equal(ours.conv1_7x7_s2.weight, public.conv1_7x7_s2.weight)
+    assert ours.last_linear.weight.shape == (8, 1024)

@@ -53,7 +53,7 @@ def test_empty_results_are_refused(tmp_path: Path):
 @pytest.mark.parametrize("line", ['{"kind": "clean", "colour": "red"}', "[1, 2]"])
 def test_lines_that_are_not_records_are_refused(tmp_path: Path, line: str):
     (tmp_path / "results.jsonl").write_text(f"{line}\n{line}\n")
-    with pytest.raises(InputError, match="not records of this version"):
+    with pytest.raises(InputError, match="of this version"):
         read_run(tmp_path)
 
 

@@ -38,9 +38,7 @@ class Tabular:
 
     def load(self) -> Dataset:
         """The dataset, in memory, as float32."""
-        path = data_root(self.file)
-        if not path.is_file():
-            raise InputError(f"{path} does not exist; {EXPECTED}")
+        path = self._path()
         arrays = read_csv(path, self.label) if path.suffix == ".csv" else read_npz(path)
         if "x" in arrays:
             arrays = self._cut(arrays["x"], arrays["y"], path)
@@ -56,6 +54,15 @@ class Tabular:
         names = tuple(str(name) for name in class_names.tolist())
         train = _split(x_train, codes[: len(x_train)], names, "train", path)
         return Dataset(path.stem, train, _split(x_test, codes[len(x_train) :], names, "test", path))
+
+    def _path(self) -> Path:
+        """The file as named, or as named under the data folder."""
+        path = Path(self.file).expanduser()
+        if not path.is_file() and not path.is_absolute():
+            path = data_root(None) / self.file
+        if not path.is_file():
+            raise InputError(f"{path} does not exist; {EXPECTED}")
+        return path
 
     def _cut(self, x: npt.NDArray[np.generic], y: Classes, path: Path) -> dict[str, npt.NDArray[np.generic]]:
         """A random cut that keeps the row order within each part."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -21,7 +22,7 @@ from robustmetric.perturb.pgd import frozen
 from robustmetric.records import Record
 from robustmetric.types import Batch
 
-Pictures = dict[str, np.ndarray[Any, Any]]
+Pictures = dict[str, npt.NDArray[Any]]
 """What the report shows of an attack; see `_pictures`."""
 EXAMPLES = 6
 """Queries kept as pictures per trial."""
@@ -69,7 +70,8 @@ def measure_trial(
     with Bar(title, count, shown=lead and arena.workers.rank == 0) as bar:
         for first, positions, batch in arena.batches():
             randomness = generator(arena.workers.device, seed, first, 3)
-            outcome = run(trial.attack, trial.engine, arena.model, batch, arena.gallery, randomness)
+            images = batch.inputs.dim() > 2
+            outcome = run(trial.attack, trial.engine, arena.model, batch, arena.gallery, randomness, rounded=images)
             for name, values in outcome.scores.items():
                 sums.setdefault(name, torch.zeros(count))[positions] = values.float().cpu()
             if first == 0 and trial.attack.role == "query":

@@ -24,7 +24,6 @@ from robustmetric.jobs.workers import Hardware, Workers, describe, generator
 from robustmetric.recipe import Spec
 from robustmetric.types import Batch
 
-
 AGREE_EVERY = 8
 """Steps between two questions to all ranks whether somebody asked to stop."""
 

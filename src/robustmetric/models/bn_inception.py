@@ -1,9 +1,12 @@
 """BN-Inception (Ioffe & Szegedy 2015), with the layer names of the public Caffe weights so that these load."""
 
+from pathlib import Path
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from robustmetric.models.checkpoint import find_weights, load_weights, read_state
 from robustmetric.types import Inputs
 
 MEAN = (128 / 255, 117 / 255, 104 / 255)
@@ -39,10 +42,12 @@ class BNInception(nn.Module):
     """The trunk with a linear head `last_linear`: 3 x 224 x 224 to `dim` numbers; 1000 is the ImageNet classifier.
 
     `dim=None` leaves pooling and head out and gives the last feature map, 1024 x 7 x 7. `reverse` turns RGB inputs into
-    the BGR that the public weights read.
+    the BGR that the public weights read. `weights` names a file of trunk weights.
     """
 
-    def __init__(self, dim: int | None = 512, channels: int = 3, reverse: bool = True) -> None:
+    def __init__(
+        self, dim: int | None = 512, channels: int = 3, reverse: bool = True, weights: str | None = None
+    ) -> None:
         super().__init__()
         self.reverse = reverse
         self._add("conv1_7x7_s2", channels, 64, kernel=7, stride=2)
@@ -60,6 +65,14 @@ class BNInception(nn.Module):
         self.pools = nn.ModuleDict(
             {"avg": nn.AvgPool2d(3, stride=1, padding=1), "max": nn.MaxPool2d(3, stride=1, padding=1)}
         )
+        if weights is not None:
+            self._load(find_weights(weights))
+
+    def _load(self, path: Path) -> None:
+        """The trunk's weights from a file; the head stays as it is, whatever head the file has."""
+        kept = {key: value for key, value in self.state_dict().items() if key.startswith("last_linear")}
+        trunk = {key: value for key, value in read_state(path).items() if not key.startswith("last_linear")}
+        load_weights(self, {**trunk, **kept}, str(path))
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "batch *features"]:
         features = self.stages(inputs)["5b"]

@@ -1,0 +1,75 @@
+"""Fixtures of all tests: one thread, the command line, small trained runs and small image folders."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from commands import PARTS, Command, Result
+from PIL import Image
+
+torch.set_num_threads(1)
+
+SUITE = """
+engine: {name: pgd, ball: {name: ball, radius: 0.2}, steps: 3, step_size: 0.1}
+attacks:
+  ES: {attack: {name: embedding_shift}, radii: [0.1, 0.2]}
+  CA+: {attack: {name: candidate, direction: up}}
+"""
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
+    """`robustmetric ...` in this process, working in an empty folder."""
+    from robustmetric.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ROBUSTMETRIC_DATA", raising=False)
+    monkeypatch.syspath_prepend(str(PARTS))
+
+    def run(*words: object) -> Result:
+        monkeypatch.setattr(sys, "argv", ["robustmetric", *map(str, words)])
+        capsys.readouterr()
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        return Result(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    """A suite of three short trials."""
+    path = tmp_path / "short.yaml"
+    path.write_text(SUITE)
+    return path
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of digits/plain, one epoch; tests that write into it copy it first."""
+    from robustmetric.jobs.train import train
+
+    return train("digits/plain", ["epochs=1"], tmp_path_factory.mktemp("runs") / "plain")
+
+
+@pytest.fixture
+def pictures() -> Callable[..., Path]:
+    """Class folders of small PNG images; each class has a shade of its own, with noise."""
+
+    def make(root: Path, classes: int = 4, each: int = 3, side: int = 16, first: int = 0) -> Path:
+        noise = np.random.default_rng(first)
+        for number in range(first, first + classes):
+            folder = root / f"class{number:02d}"
+            folder.mkdir(parents=True)
+            for i in range(each):
+                pixels = noise.integers(0, 60, (side, side, 3)) + 40 * (number % 5)
+                Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{i}.png")
+        return root
+
+    return make

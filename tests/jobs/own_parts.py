@@ -1,0 +1,96 @@
+"""Parts as a user would write them in a file of one's own, named in recipes by dotted path."""
+
+import os
+import time
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from robustmetric.defences.base import Defence
+from robustmetric.errors import InputError
+from robustmetric.types import Batch, Gallery
+
+
+class Signalled(Defence):
+    """Another defence; at step `at` the process sends itself a signal. The count is a buffer: a resume goes on."""
+
+    count: Tensor
+
+    def __init__(self, inner: Defence, at: int, number: int = 2, pause: float = 0.0) -> None:
+        super().__init__()
+        self.inner, self.at, self.number, self.pause = inner, at, number, pause
+        self.register_buffer("count", torch.zeros((), dtype=torch.long))
+
+    def forward(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        self.count += 1
+        time.sleep(self.pause)
+        if int(self.count) == self.at:
+            os.kill(os.getpid(), self.number)
+        return dict(self.inner(model, batch, generator))
+
+
+class Broken(Defence):
+    """A plain sum of embeddings whose loss, or gradient alone, is NaN from step `at` on."""
+
+    count: Tensor
+
+    def __init__(self, at: int, where: Literal["loss", "gradient"] = "loss") -> None:
+        super().__init__()
+        self.at, self.where = at, where
+        self.register_buffer("count", torch.zeros((), dtype=torch.long))
+
+    def forward(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        self.count += 1
+        z = model(batch.inputs)
+        if int(self.count) < self.at:
+            return {"own": z.sum()}
+        if self.where == "loss":
+            return {"own": z.sum() * float("nan")}
+        # d sqrt(x) / dx at 0 is infinite, and infinity times 0 is NaN; the value itself is 0.
+        return {"own": (0 * z).sum().sqrt()}
+
+
+class Boom:
+    """An attack that fails when it begins."""
+
+    role: ClassVar[Literal["query", "candidate"]] = "query"
+
+    def choose(
+        self, clean: Tensor, batch: Batch, gallery: Gallery, generator: torch.Generator | None
+    ) -> Mapping[str, Tensor]:
+        raise InputError("boom")
+
+    def value(self, z: Tensor, targets: Mapping[str, Tensor], gallery: Gallery) -> Tensor:
+        return z.sum(dim=1)
+
+    def score(self, z: Tensor, targets: Mapping[str, Tensor], batch: Batch, gallery: Gallery) -> Mapping[str, Tensor]:
+        return {}
+
+
+class Net(nn.Module):
+    """A plain module of one's own: its embeddings are not of unit length, and it does not know its size."""
+
+    def __init__(self, scale: float = 50.0) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.layer = nn.Linear(3, 8)
+        self.scale = scale
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.scale * self.layer(images.mean(dim=(2, 3)))
+
+
+def make_net() -> nn.Module:
+    """A factory of the same."""
+    return Net()
+
+
+def make_nothing() -> int:
+    """A factory that makes no model."""
+    return 3
+
+
+NUMBER = 3

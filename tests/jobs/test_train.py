@@ -1,0 +1,252 @@
+"""Training: the same weights whatever interrupts it, and nothing lost when something goes wrong."""
+
+import json
+import random
+import shlex
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from commands import Command, finish, start
+from safetensors.torch import load_file
+
+from robustmetric import recipe, records
+from robustmetric.errors import InputError
+from robustmetric.jobs.train import train
+
+MADRY = recipe.shelf() / "digits" / "madry.yaml"
+QUICK = "defence.attack.steps=2"
+
+
+def own_recipe(path: Path, defence: str, extra: str = "") -> Path:
+    """A recipe over digits/plain with a defence of one's own."""
+    base = recipe.shelf() / "digits" / "plain.yaml"
+    path.write_text(f"base: {base}\ndefence: {defence}\nepochs: 2\ncheckpoint_seconds: 0\n{extra}")
+    return path
+
+
+def signalled(at: int, pause: float = 0.0) -> str:
+    """Adversarial training that sends itself Ctrl-C at a step."""
+    attack = "{name: pgd, ball: {name: ball, radius: 0.25}, steps: 2, step_size: 0.1}"
+    inner = f"{{name: madry, loss: {{name: triplet, miner: {{name: semihard}}}}, attack: {attack}}}"
+    return f"{{name: own_parts.Signalled, at: {at}, pause: {pause}, inner: {inner}}}"
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    """Bit for bit."""
+    return (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
+
+
+def wait_for(path: Path, seconds: float = 90) -> None:
+    ends = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < ends, f"{path} did not come"
+        time.sleep(0.01)
+
+
+def test_a_run_killed_at_a_random_moment_resumes_to_the_same_weights(tmp_path: Path, command: Command) -> None:
+    words = ["train", "digits/madry", "epochs=6", "checkpoint_seconds=0", QUICK]
+    assert command(*words, "--out", "whole").code == 0
+    process = start(tmp_path, *words, "--out", "killed")
+    wait_for(tmp_path / "killed" / "state.pt")
+    time.sleep(random.Random(20).uniform(0.0, 0.8))
+    process.send_signal(signal.SIGKILL)
+    assert finish(process).code == -signal.SIGKILL
+    assert not (tmp_path / "killed" / "model.safetensors").exists()
+    resumed = command(*words, "--out", "killed", "--resume")
+    assert resumed.code == 0, resumed.err
+    assert same_weights(tmp_path / "whole", tmp_path / "killed")
+    epochs = [r.settings["epoch"] for r in records.latest(records.read(tmp_path / "killed" / "results.jsonl"))]
+    assert epochs == [1, 2, 3, 4, 5, 6, 6]
+
+
+def test_ctrl_c_saves_the_state_and_the_printed_command_goes_on(tmp_path: Path, command: Command) -> None:
+    recipe_file = own_recipe(tmp_path / "own.yaml", signalled(at=5))
+    stopped = command("train", recipe_file, "--out", "part one", "--accelerator", "cpu")
+    assert stopped.code == 130
+    state = torch.load(tmp_path / "part one" / "state.pt", weights_only=True)
+    assert (state["epoch"], state["step"]) == (0, 5), "stops in the middle of an epoch, after the step it was in"
+    printed = stopped.err.strip().splitlines()[-1]
+    assert "the state is saved" in printed
+    words = shlex.split(printed.partition("Go on with: robustmetric ")[2])
+    assert words[-2:] == ["cpu", "--resume"]
+    assert command(*words).code == 0
+    own_recipe(recipe_file, signalled(at=-1))
+    assert command("train", recipe_file, "--out", "whole").code == 0
+    assert same_weights(tmp_path / "part one", tmp_path / "whole")
+
+
+def test_sigint_stops_a_process_of_its_own(tmp_path: Path, command: Command) -> None:
+    recipe_file = own_recipe(tmp_path / "own.yaml", signalled(at=-1, pause=0.05), "epochs: 50\n")
+    process = start(tmp_path, "train", recipe_file, "--out", "run")
+    wait_for(tmp_path / "run" / "state.pt")
+    process.send_signal(signal.SIGINT)
+    stopped = finish(process)
+    assert stopped.code == 130, stopped.err
+    assert "--out run --resume" in stopped.err and "Traceback" not in stopped.err
+    state = torch.load(tmp_path / "run" / "state.pt", weights_only=True)
+    last = state["epoch"] + 1
+    resumed = command("train", recipe_file, f"epochs={last}", "--out", "run", "--resume")
+    assert resumed.code == 0, resumed.err
+    assert all(bool(torch.isfinite(w).all()) for w in load_file(tmp_path / "run" / "model.safetensors").values())
+
+
+def test_a_run_that_never_saved_a_state_can_be_resumed(tmp_path: Path, command: Command, trained: Path) -> None:
+    assert command("train", "digits/plain", "epochs=1", "--out", "run").code == 0
+    for name in ("state.pt", "model.safetensors"):
+        (tmp_path / "run" / name).unlink()
+    assert command("train", "digits/plain", "epochs=1", "--out", "run", "--resume").code == 0
+    assert same_weights(tmp_path / "run", trained)
+
+
+def test_more_epochs_go_on_where_fewer_ended(tmp_path: Path, command: Command) -> None:
+    assert command("train", "digits/plain", "epochs=1", "--out", "run").code == 0
+    assert command("train", "digits/plain", "epochs=2", "--out", "run", "--resume").code == 0
+    assert command("train", "digits/plain", "epochs=2", "--out", "whole").code == 0
+    assert same_weights(tmp_path / "run", tmp_path / "whole")
+
+
+def test_the_seed_decides_the_weights(tmp_path: Path, trained: Path) -> None:
+    other = train("digits/plain", ["epochs=1", "seed=1"], tmp_path / "other")
+    assert not same_weights(other, trained)
+
+
+def test_a_loss_of_nan_names_the_step_and_the_last_good_state(tmp_path: Path, command: Command) -> None:
+    recipe_file = own_recipe(tmp_path / "own.yaml", "{name: own_parts.Broken, at: 4}")
+    error = command("train", recipe_file, "--out", "run").error
+    assert "NaN or infinite at epoch 1, step 4" in error
+    assert "last good state (epoch 1, step 3) is in run/state.pt" in error
+    state = torch.load(tmp_path / "run" / "state.pt", weights_only=True)
+    assert state["step"] == 3
+    assert all(bool(torch.isfinite(w).all()) for w in state["model"].values())
+    again = command("train", recipe_file, "--out", "run", "--resume", "checkpoint_seconds=99").error
+    assert "step 4" in again and "last good state (epoch 1, step 3) is in run/state.pt" in again
+
+
+def test_a_gradient_of_nan_is_never_saved(tmp_path: Path, command: Command) -> None:
+    recipe_file = own_recipe(tmp_path / "own.yaml", "{name: own_parts.Broken, at: 4, where: gradient}")
+    error = command("train", recipe_file, "--out", "run").error
+    assert "weights became NaN or infinite by epoch 1, step 4" in error
+    assert "last good state (epoch 1, step 3)" in error
+    state = torch.load(tmp_path / "run" / "state.pt", weights_only=True)
+    assert all(bool(torch.isfinite(w).all()) for w in state["model"].values())
+
+
+def test_nan_before_the_first_state_says_so(tmp_path: Path, command: Command) -> None:
+    recipe_file = own_recipe(tmp_path / "own.yaml", "{name: own_parts.Broken, at: 1}")
+    assert "no state had been saved yet" in command("train", recipe_file, "checkpoint_seconds=99").error
+
+
+def test_a_full_disk_leaves_the_old_state_intact(tmp_path: Path, command: Command) -> None:
+    words = ["train", "digits/plain", "--out", "run"]
+    assert command(*words, "epochs=1").code == 0
+    before = (tmp_path / "run" / "state.pt").read_bytes()
+    (tmp_path / "run" / "state.pt.part").symlink_to("/dev/full")
+    error = command(*words, "epochs=2", "checkpoint_seconds=0", "--resume").error
+    assert "the disk is full; the previous one is intact" in error
+    assert (tmp_path / "run" / "state.pt").read_bytes() == before
+    assert not (tmp_path / "run" / "state.pt.part").is_symlink()
+    assert command(*words, "epochs=2", "--resume").code == 0
+
+
+def test_a_run_folder_is_not_overwritten(trained: Path, command: Command) -> None:
+    before = {path.name: path.read_bytes() for path in trained.iterdir() if path.is_file()}
+    assert "exists; continue it with --resume" in command("train", "digits/plain", "--out", trained).error
+    assert {path.name: path.read_bytes() for path in trained.iterdir() if path.is_file()} == before
+
+
+def test_a_run_is_not_resumed_under_other_settings(trained: Path, command: Command) -> None:
+    words = ["train", "digits/plain", "epochs=1", "--out", trained, "--resume"]
+    assert "begun with other settings for 'seed'" in command(*words, "seed=1").error
+    assert "'optimiser'" in command(*words, "optimiser.rate=0.5").error
+
+
+def test_a_folder_that_is_no_run_cannot_be_resumed(command: Command) -> None:
+    assert "is not a run folder" in command("train", "digits/plain", "--out", "nowhere", "--resume").error
+
+
+@pytest.mark.parametrize("damage", ["truncated", "code", "architecture", "other"])
+def test_a_state_that_cannot_be_used_is_named(damage: str, tmp_path: Path, command: Command) -> None:
+    words = ["train", "digits/plain", "epochs=1", "--out", "run"]
+    assert command(*words).code == 0
+    path = tmp_path / "run" / "state.pt"
+    if damage == "truncated":
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+        expected = "state.pt is damaged"
+    elif damage == "code":
+        torch.save({"epoch": Path("x"), "run": print}, path)
+        expected = "holds more than numbers, which is never loaded"
+    elif damage == "architecture":
+        state = torch.load(path, weights_only=True)
+        torch.save({**state, "model": {"layer": torch.zeros(3)}}, path)
+        expected = "is of another model or version"
+    else:
+        torch.save({"epoch": 3}, path)
+        expected = "is of another model or version"
+    damaged = path.read_bytes()
+    assert expected in command(*words, "--resume").error
+    assert path.read_bytes() == damaged
+
+
+def test_reading_a_state_runs_no_code(tmp_path: Path, command: Command) -> None:
+    words = ["train", "digits/plain", "epochs=1", "--out", "run"]
+    assert command(*words).code == 0
+    torch.save(Touch(), tmp_path / "run" / "state.pt")
+    assert "never loaded" in command(*words, "--resume").error
+    assert not Touch.touched
+
+
+class Touch:
+    """Unpickling this would call `touch`."""
+
+    touched: list[int] = []  # noqa: RUF012  # shared on purpose: it is how a call would show
+
+    def __reduce__(self) -> tuple[object, tuple[()]]:
+        return touch, ()
+
+
+def touch() -> None:
+    Touch.touched.append(1)
+
+
+def test_a_run_folder_holds_what_it_takes_to_repeat_it(trained: Path) -> None:
+    assert recipe.load(trained / "recipe.yaml")["epochs"] == 1
+    summary = json.loads((trained / "run.json").read_text())
+    assert {"name", "data", "defence", "model", "seed", "commit", "hardware", "versions", "recipe"} <= set(summary)
+    assert (summary["data"], summary["defence"], summary["model"]) == ("digits", "plain", "convnet")
+    found = records.read(trained / "results.jsonl")
+    assert [record.kind for record in found] == ["train", "clean"]
+    # 901 training images as pairs of an anchor and its partner.
+    assert found[0].count == 2 * 901
+    assert found[1].scores["R@1"] > 80
+    assert found[1].context["versions"]["torch"] == torch.__version__
+
+
+def test_validation_every_epoch_is_recorded_once_each(tmp_path: Path) -> None:
+    run = train("digits/plain", ["epochs=2", "validate_every=1"], tmp_path / "run")
+    clean = [r.settings["epoch"] for r in records.read(run / "results.jsonl") if r.kind == "clean"]
+    assert clean == [1, 2]
+
+
+def test_tensorboard_writes_an_event_file(tmp_path: Path, command: Command) -> None:
+    assert command("train", "digits/plain", "epochs=1", "--out", "run", "--tensorboard").code == 0
+    events = list((tmp_path / "run").glob("events.out.tfevents*"))
+    assert len(events) == 1 and events[0].stat().st_size > 100
+
+
+def test_clipping_and_a_schedule_change_the_weights(tmp_path: Path, trained: Path) -> None:
+    clipped = train("digits/plain", ["epochs=1", "optimiser.clip=1e-4"], tmp_path / "clipped")
+    decayed = train("digits/plain", ["epochs=1", "optimiser.schedule.name=cosine"], tmp_path / "decayed")
+    assert not same_weights(clipped, trained) and not same_weights(decayed, trained)
+
+
+def test_an_odd_batch_for_pairs_is_refused_before_anything_is_written(tmp_path: Path, command: Command) -> None:
+    assert "an odd batch of 7 images cannot hold pairs" in command("train", "digits/plain", "sampler.batch=7").error
+    assert not (tmp_path / "runs").exists()
+
+
+def test_errors_of_the_api_are_input_errors(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not a setting of a recipe"):
+        train("digits/plain", ["epocs=1"], tmp_path / "run")
