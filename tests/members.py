@@ -1,0 +1,137 @@
+"""Builds any member of the catalogue small, from its signature, so that the contracts need no code per member.
+
+What a signature does not say is looked up, in this order: `ARGUMENTS` by member, `BY_NAME` by parameter, `BY_TYPE` by
+annotation, and a `Literal` stands for each of its choices. A member that cannot be built fails and says what to add.
+"""
+
+import importlib
+import inspect
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+import torch
+from torch import nn
+
+from robustmetric.attacks.base import Engine
+from robustmetric.catalogue import CATALOGUE
+from robustmetric.losses.base import MetricLoss
+from robustmetric.losses.mining import Hardest
+from robustmetric.losses.proxy_anchor import ProxyAnchor
+from robustmetric.losses.triplet import Triplet
+from robustmetric.models.convnet import ConvNet
+from robustmetric.models.encoder import Encoder
+from robustmetric.perturb.ball import Ball
+from robustmetric.perturb.pgd import PGD
+
+CLASSES = 5
+DIM = 8
+
+
+def convnet(dim: int = DIM) -> ConvNet:
+    """For 1 x 8 x 8 digits."""
+    return ConvNet(side=8, kernel=3, widths=(4, 8), hidden=16, dim=dim)
+
+
+def engine(radius: float = 0.1, steps: int = 3, **settings: Any) -> PGD:
+    return PGD(Ball(radius), steps=steps, step_size=radius / 2, **settings)
+
+
+ARGUMENTS: dict[str, list[dict[str, Callable[[], Any]]]] = {
+    "convnet": [{"side": lambda: 8, "kernel": lambda: 3, "hidden": lambda: 16, "dim": lambda: DIM}],
+    "backbone": [{"dim": lambda: DIM}],
+    "bn_inception": [{"dim": lambda: DIM}],
+    "ensemble": [{"members": lambda: [Encoder(convnet()), Encoder(convnet())]}],
+    "mahalanobis": [{"dim": lambda: 64}],
+    "pytorch_metric_learning": [{"loss": lambda: "MultiSimilarityLoss"}, {"loss": lambda: "ContrastiveLoss"}],
+    "random_crop": [{"size": lambda: 8}],
+    "centre_crop": [{"size": lambda: 8}],
+    "random_resized_crop": [{"size": lambda: 8}],
+    "aspect_centre_crop": [{"size": lambda: 8, "resize": lambda: 10}],
+    "pairs": [{"batch": lambda: 8}],
+    "balanced": [{"batch": lambda: 8}],
+}
+"""By member: sets of arguments to build it with, where its own defaults are large or its signature does not say."""
+
+BY_NAME: dict[str, list[Callable[[], Any]]] = {
+    "classes": [lambda: CLASSES],
+    "dim": [lambda: DIM],
+    "batch": [lambda: 8],
+    "radius": [lambda: 0.1],
+    "steps": [lambda: 3],
+    "step_size": [lambda: 0.05],
+    "rate": [lambda: 1e-3],
+    "at": [lambda: (0.5, 0.75)],
+    "root": [lambda: "no/such/folder"],
+    "file": [lambda: "no/such/file.csv"],
+}
+"""By parameter: values that fit whatever takes a parameter of this name."""
+
+BY_TYPE: dict[object, list[Callable[[], Any]]] = {
+    MetricLoss: [lambda: Triplet(Hardest()), lambda: ProxyAnchor(CLASSES, DIM)],
+    Engine: [engine],
+    Ball: [lambda: Ball(0.1), lambda: Ball(0.5, norm="l2")],
+    nn.Module: [convnet],
+}
+"""By annotation: parts that fit whatever takes a part of this type."""
+
+Arguments = Mapping[str, Callable[[], Any]]
+
+
+def constructor(kind: str, name: str) -> Callable[..., Any]:
+    """What the catalogue's dotted path leads to."""
+    module, _, attribute = CATALOGUE[kind][name].rpartition(".")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def variants(kind: str, name: str) -> list[Arguments]:
+    """The sets of arguments to build a member with."""
+    sets: list[Arguments] = []
+    for given in ARGUMENTS.get(name, [{}]):
+        required = {
+            parameter.name: _choices(kind, name, parameter)
+            for parameter in inspect.signature(constructor(kind, name)).parameters.values()
+            if parameter.name not in given and _is_required(parameter)
+        }
+        sets += [
+            {**given, **dict(zip(required, chosen, strict=True))} for chosen in itertools.product(*required.values())
+        ]
+    return sets
+
+
+def build(kind: str, name: str, arguments: Arguments, **replaced: Any) -> Any:
+    """A new member; the same one each time, as its weights are drawn from a fixed seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return constructor(kind, name)(**{**{key: make() for key, make in arguments.items()}, **replaced})
+
+
+def built(kind: str, name: str) -> list[Any]:
+    """A member in each of its variants."""
+    return [build(kind, name, arguments) for arguments in variants(kind, name)]
+
+
+def promised(table: Mapping[str, Any], kind: str, name: str, what: str) -> Any:
+    """What a member's row says; a member without one fails."""
+    if name not in table:
+        pytest.fail(f"{name!r} is new among {kind}: add it to {what} in tests/test_contracts.py")
+    return table[name]
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    listed = parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return parameter.default is inspect.Parameter.empty and not listed
+
+
+def _choices(kind: str, name: str, parameter: inspect.Parameter) -> list[Callable[[], Any]]:
+    if parameter.name in BY_NAME:
+        return BY_NAME[parameter.name]
+    if parameter.annotation in BY_TYPE:
+        return BY_TYPE[parameter.annotation]
+    if get_origin(parameter.annotation) is Literal:
+        return [lambda choice=choice: choice for choice in get_args(parameter.annotation)]
+    pytest.fail(
+        f"{name!r} of {kind} needs {parameter.name}: {parameter.annotation}, and the contracts do not know one; add "
+        f"{name!r} to ARGUMENTS (or the parameter to BY_NAME, or its type to BY_TYPE) in tests/members.py"
+    )

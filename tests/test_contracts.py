@@ -1,0 +1,617 @@
+"""What every member of the catalogue promises. A new member is tested by being there (see members.py)."""
+
+import dataclasses
+import importlib
+import inspect
+import itertools
+import pkgutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import brute_force
+import pytest
+import torch
+from members import CLASSES, DIM, build, built, constructor, convnet, engine, promised, variants
+from torch import Tensor, nn
+
+from robustmetric import metrics
+from robustmetric.attacks.base import Attack, Engine, Targets, run
+from robustmetric.catalogue import CATALOGUE, NAMES
+from robustmetric.data.base import Dataset, Split
+from robustmetric.data.digits import Digits
+from robustmetric.defences.plain import Plain
+from robustmetric.errors import InputError
+from robustmetric.losses.mining import Hardest
+from robustmetric.losses.triplet import Triplet
+from robustmetric.metrics.average_precision import average_precision, average_precision_at, average_precision_at_r
+from robustmetric.metrics.clustering import ami, nmi, pairwise_f1
+from robustmetric.metrics.recall import recall_at
+from robustmetric.metrics.verification import equal_error_rate, true_positive_rate
+from robustmetric.models.encoder import Encoder
+from robustmetric.numerics.distances import nearest
+from robustmetric.optimise import Optimiser
+from robustmetric.perturb.ball import Ball
+from robustmetric.perturb.pgd import PGD, evaluate, frozen, value_and_gradient
+from robustmetric.types import Batch, Gallery, Triplets
+
+
+def members(kind: str) -> pytest.MarkDecorator:
+    """Once for each member of this kind."""
+    return pytest.mark.parametrize("name", list(CATALOGUE[kind]))
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Tiny tensors: more threads only wait for one another."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+# --- the catalogue itself -------------------------------------------------------------------------------------------
+
+KINDS = {
+    "data",
+    "transforms",
+    "samplers",
+    "models",
+    "losses",
+    "miners",
+    "perturbations",
+    "attacks",
+    "defences",
+    "optimisers",
+}
+
+
+def test_every_kind_has_a_contract() -> None:
+    assert set(CATALOGUE) == KINDS, "a new kind needs a contract in this file; then add it to KINDS"
+
+
+def test_names_are_unique_over_all_kinds() -> None:
+    assert len(NAMES) == sum(len(group) for group in CATALOGUE.values())
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in CATALOGUE for name in CATALOGUE[kind]])
+def test_every_path_leads_to_something_that_can_be_built(kind: str, name: str) -> None:
+    assert callable(constructor(kind, name)) and variants(kind, name)
+
+
+# --- attacks --------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Arena:
+    """A model that retrieves digits fairly well, a gallery of unseen classes, and queries from it."""
+
+    model: Encoder
+    batch: Batch
+    gallery: Gallery
+
+    def climb(self, attack: Attack, climber: PGD, seed: int = 0) -> tuple[Targets, Tensor, Tensor]:
+        """The targets, the perturbed inputs and their values."""
+        with frozen(self.model) as embed:
+            targets = attack.choose(evaluate(embed, self.batch.inputs), self.batch, self.gallery, seeded(seed))
+
+            def value(x: Tensor) -> Tensor:
+                return attack.value(embed(x), targets, self.gallery)
+
+            moved = climber(value, self.batch.inputs, seeded(seed + 1))
+            return targets, moved, evaluate(value, moved)
+
+
+def pixels(split: Split) -> Tensor:
+    return split.inputs.float() / 255
+
+
+def paired_rows(labels: Tensor, pairs_per_class: int) -> Tensor:
+    """Rows 2i and 2i + 1 of one class, as the sampler `pairs` gives them."""
+    return torch.cat([(labels == c).nonzero()[: 2 * pairs_per_class, 0] for c in range(CLASSES)])
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    return Digits().load()
+
+
+@pytest.fixture(scope="module")
+def paired(digits: Dataset) -> Batch:
+    rows = paired_rows(digits.train.labels, 2)
+    return Batch(pixels(digits.train)[rows], digits.train.labels[rows], rows)
+
+
+@pytest.fixture(scope="module")
+def arena(digits: Dataset) -> Arena:
+    model = build("models", "encoder", {"trunk": convnet})
+    rows = paired_rows(digits.train.labels, 12)
+    inputs, labels = pixels(digits.train)[rows], digits.train.labels[rows]
+    optimiser = torch.optim.Adam(model.parameters(), lr=5e-3)
+    for step in range(60):
+        optimiser.zero_grad()
+        Triplet()(model(inputs), labels, generator=seeded(step)).backward()
+        optimiser.step()
+    optimiser.zero_grad(set_to_none=True)
+    items = pixels(digits.queries)[:200]
+    with frozen(model) as embed:
+        gallery = Gallery(evaluate(embed, items), digits.queries.labels[:200])
+    index = torch.arange(24)
+    return Arena(model, Batch(items[:24], gallery.labels[:24], index), gallery)
+
+
+def length(offset: Tensor, norm: str) -> Tensor:
+    return offset.flatten(1).norm(dim=1, p=torch.inf if norm == "linf" else 2)
+
+
+@members("attacks")
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_attack_stays_in_ball_and_bounds(name: str, norm: str, arena: Arena) -> None:
+    climber = PGD(Ball(0.3, norm=norm), steps=3, step_size=0.2)
+    for attack in built("attacks", name):
+        _, moved, _ = arena.climb(attack, climber)
+        assert (length(moved - arena.batch.inputs, norm) <= 0.3 + 1e-5).all()
+        assert moved.min() >= 0 and moved.max() <= 1
+
+
+@members("attacks")
+def test_attack_has_a_first_gradient_from_a_clean_start(name: str, arena: Arena) -> None:
+    for attack in built("attacks", name):
+        with frozen(arena.model) as embed:
+            clean = evaluate(embed, arena.batch.inputs)
+            targets = attack.choose(clean, arena.batch, arena.gallery, seeded())
+            _, gradient = value_and_gradient(
+                lambda x: attack.value(embed(x), targets, arena.gallery),  # noqa: B023  # called at once
+                arena.batch.inputs,
+            )
+        assert gradient.isfinite().all()
+        # A query whose target already ranks first has nothing to climb.
+        assert (length(gradient, "l2") > 0).float().mean() > 0.9
+
+
+@members("attacks")
+def test_attack_best_value_never_falls_with_steps_and_rises_in_all(name: str, arena: Arena) -> None:
+    for attack in built("attacks", name):
+        heights = torch.stack([arena.climb(attack, engine(0.3, steps=steps, keep="best"))[2] for steps in (0, 1, 2, 4)])
+        assert (heights.diff(dim=0) >= 0).all()
+        assert heights[-1].mean() > heights[0].mean()
+
+
+@members("attacks")
+def test_attack_at_a_larger_radius_never_helps_the_model(name: str, arena: Arena) -> None:
+    for attack in built("attacks", name):
+        near, far = (arena.climb(attack, engine(radius, steps=6, keep="best"))[2].mean() for radius in (0.1, 0.3))
+        assert far >= near - 0.01
+
+
+@members("attacks")
+def test_attack_leaves_the_model_as_it_was(name: str, arena: Arena) -> None:
+    for attack, training in itertools.product(built("attacks", name), (True, False)):
+        before = {key: tensor.clone() for key, tensor in arena.model.state_dict().items()}
+        arena.model.train(training)
+        run(attack, engine(), arena.model, arena.batch, arena.gallery, seeded())
+        assert all(module.training == training for module in arena.model.modules())
+        assert all(p.requires_grad and p.grad is None for p in arena.model.parameters())
+        torch.testing.assert_close(arena.model.state_dict(), before, atol=0, rtol=0)
+
+
+@members("attacks")
+def test_attack_with_the_same_seed_gives_the_same_result(name: str, arena: Arena) -> None:
+    for attack in built("attacks", name):
+        first, again = (run(attack, engine(), arena.model, arena.batch, arena.gallery, seeded(5)) for _ in range(2))
+        assert torch.equal(first.inputs, again.inputs)
+        torch.testing.assert_close(dict(first.scores), dict(again.scores), atol=0, rtol=0)
+
+
+@members("attacks")
+def test_attack_at_radius_zero_changes_nothing(name: str, arena: Arena) -> None:
+    for attack in built("attacks", name):
+        outcome = run(attack, engine(0.0), arena.model, arena.batch, arena.gallery, seeded())
+        assert torch.equal(outcome.inputs, arena.batch.inputs)
+        torch.testing.assert_close(outcome.embeddings, arena.gallery.embeddings[: len(arena.batch)])
+
+
+@members("attacks")
+def test_attack_is_scored_on_eight_bit_images_one_number_per_query(name: str, arena: Arena) -> None:
+    for attack in built("attacks", name):
+        assert isinstance(attack, Attack) and attack.role in ("query", "candidate")
+        outcome = run(attack, engine(0.1), arena.model, arena.batch, arena.gallery, seeded())
+        levels = outcome.inputs * 255
+        torch.testing.assert_close(levels, levels.round(), atol=1e-3, rtol=0)
+        assert outcome.scores
+        for score in outcome.scores.values():
+            assert score.shape == (len(arena.batch),) and score.isfinite().all()
+
+
+# --- defences -------------------------------------------------------------------------------------------------------
+
+IS_PLAIN_AT_RADIUS_ZERO = {"plain": True, "madry": True, "est": True}
+"""By defence: whether the paper says that radius 0 is ordinary training."""
+
+
+def still(argument: Any) -> Any:
+    """The same part with nothing to perturb by."""
+    return engine(0.0) if isinstance(argument, Engine) else argument
+
+
+@members("defences")
+def test_defence_terms_are_named_finite_numbers(name: str, paired: Batch) -> None:
+    for defence in built("defences", name):
+        model = Encoder(convnet())
+        terms = defence(model, paired, seeded())
+        assert terms and all(isinstance(key, str) and key for key in terms)
+        assert all(term.shape == () and term.isfinite() for term in terms.values())
+        assert model.training and defence.replays >= 1
+
+
+@members("defences")
+def test_defence_trains_every_parameter_of_model_and_loss(name: str, paired: Batch) -> None:
+    for defence in built("defences", name):
+        model = Encoder(convnet())
+        sum(defence(model, paired, seeded()).values()).backward()
+        for part in (model, defence):
+            for place, parameter in part.named_parameters():
+                assert parameter.grad is not None and parameter.grad.abs().sum() > 0, place
+
+
+@members("defences")
+def test_defence_state_survives_save_and_load(name: str, paired: Batch) -> None:
+    for arguments in variants("defences", name):
+        model, defence = Encoder(convnet()), build("defences", name, arguments)
+        defence(model, paired, seeded(1))
+        with torch.no_grad():
+            for parameter in defence.parameters():
+                parameter.add_(0.1)
+        other = build("defences", name, arguments)
+        other.load_state_dict(defence.state_dict())
+        torch.testing.assert_close(defence(model, paired, seeded(2)), other(model, paired, seeded(2)))
+
+
+@members("defences")
+def test_defence_at_radius_zero_is_plain_where_the_paper_says_so(name: str, paired: Batch) -> None:
+    if not promised(IS_PLAIN_AT_RADIUS_ZERO, "defences", name, "IS_PLAIN_AT_RADIUS_ZERO"):
+        return
+    for arguments in variants("defences", name):
+        parts = {key: still(make()) for key, make in arguments.items()}
+        model = Encoder(convnet())
+        terms = build("defences", name, {}, **parts)(model, paired, seeded())
+        expected = Plain(parts["loss"])(model, paired, seeded())
+        torch.testing.assert_close(sum(terms.values()), expected["metric"])
+
+
+# --- miners and losses ----------------------------------------------------------------------------------------------
+
+
+def unit_rows(count: int, seed: int = 0) -> Tensor:
+    return nn.functional.normalize(torch.randn(count, DIM, generator=seeded(seed)), dim=1)
+
+
+PAIRED_LABELS = torch.tensor([0, 0, 1, 1, 2, 2, 0, 0, 3, 3, 1, 1])
+
+
+@members("miners")
+def test_miner_labels_agree_and_differ_as_promised(name: str) -> None:
+    for miner, seed in itertools.product(built("miners", name), range(10)):
+        triplets = miner(unit_rows(12, seed), PAIRED_LABELS, seeded(seed))
+        assert torch.equal(triplets.anchor, torch.arange(0, 12, 2))
+        assert torch.equal(PAIRED_LABELS[triplets.positive], PAIRED_LABELS[triplets.anchor])
+        assert (PAIRED_LABELS[triplets.negative] != PAIRED_LABELS[triplets.anchor]).all()
+
+
+@members("miners")
+def test_miner_follows_its_generator_and_takes_a_batch_of_one_class(name: str) -> None:
+    for miner in built("miners", name):
+        first, again = (miner(unit_rows(12), PAIRED_LABELS, seeded(3)) for _ in range(2))
+        assert torch.equal(first.negative, again.negative)
+        alone = miner(unit_rows(4), torch.zeros(4, dtype=torch.long), seeded())
+        assert ((alone.negative >= 0) & (alone.negative < 4)).all()
+
+
+@members("losses")
+def test_loss_is_one_finite_number_with_finite_gradients_also_of_duplicates(name: str) -> None:
+    spread, same = unit_rows(12), unit_rows(1).expand(12, DIM).clone()
+    doubled = unit_rows(6).repeat_interleave(2, dim=0)
+    for loss, rows in itertools.product(built("losses", name), (spread, same, doubled)):
+        z = rows.clone().requires_grad_()
+        value = loss(z, PAIRED_LABELS, generator=seeded())
+        assert value.shape == () and value.isfinite()
+        (gradient,) = torch.autograd.grad(value, z)
+        assert gradient.isfinite().all()
+
+
+@members("losses")
+def test_loss_does_not_depend_on_the_order_of_the_batch(name: str) -> None:
+    for loss in built("losses", name):
+        z, order = unit_rows(12), torch.randperm(12, generator=seeded(1))
+        triplets = loss.mine(z, PAIRED_LABELS, seeded())
+        moved = None
+        if triplets is not None:
+            place = order.argsort()
+            moved = Triplets(place[triplets.anchor], place[triplets.positive], place[triplets.negative])
+        torch.testing.assert_close(loss(z[order], PAIRED_LABELS[order], moved), loss(z, PAIRED_LABELS, triplets))
+
+
+# --- metrics --------------------------------------------------------------------------------------------------------
+
+Score = Callable[[Tensor, Tensor], float]
+
+
+def ranked(z: Tensor, labels: Tensor) -> Tensor:
+    """Per query, which of the others (nearest first) share its label."""
+    _, order = nearest(z, z, k=len(z) - 1, exclude=torch.arange(len(z)))
+    return labels[order] == labels[:, None]
+
+
+def over_queries(metric: Callable[[list[bool]], float]) -> Score:
+    def score(z: Tensor, labels: Tensor) -> float:
+        rows = ranked(z, labels).tolist()
+        return sum(metric(row) for row in rows) / len(rows)
+
+    return score
+
+
+def clusters(z: Tensor) -> Tensor:
+    """Points in one octant are one cluster: crude, but no randomness."""
+    return ((z[:, :3] > 0).long() * torch.tensor([1, 2, 4])).sum(dim=1)
+
+
+def of_clusters(metric: Callable[..., float]) -> Score:
+    return lambda z, labels: metric(labels, clusters(z))
+
+
+def of_cluster_lists(metric: Callable[..., float]) -> Score:
+    return lambda z, labels: metric(labels.tolist(), clusters(z).tolist())
+
+
+def pair_scores(z: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines of the pairs of one class, and of two."""
+    first, second = torch.triu_indices(len(z), len(z), offset=1)
+    cosines = (z[first] * z[second]).sum(dim=1).double()
+    same = labels[first] == labels[second]
+    return cosines[same], cosines[~same]
+
+
+def of_pairs(metric: Callable[..., float]) -> Score:
+    return lambda z, labels: metric(*pair_scores(z, labels))
+
+
+def of_pair_lists(metric: Callable[..., float]) -> Score:
+    return lambda z, labels: metric(*(scores.tolist() for scores in pair_scores(z, labels)))
+
+
+METRICS: dict[str, tuple[Score, Score]] = {
+    "recall_at": (
+        lambda z, labels: recall_at(labels[nearest(z, z, 1, torch.arange(len(z)))[1]], labels, 1).mean().item(),
+        over_queries(lambda row: brute_force.recall(row, 1)),
+    ),
+    "average_precision": (
+        lambda z, labels: average_precision(ranked(z, labels)).mean().item(),
+        over_queries(brute_force.average_precision),
+    ),
+    "average_precision_at_r": (
+        lambda z, labels: average_precision_at_r(ranked(z, labels)).mean().item(),
+        over_queries(lambda row: brute_force.average_precision(row, depth=sum(row))),
+    ),
+    "average_precision_at": (
+        lambda z, labels: average_precision_at(ranked(z, labels), depth=1).mean().item(),
+        over_queries(lambda row: brute_force.average_precision(row, depth=1, over=1)),
+    ),
+    "nmi": (of_clusters(nmi), of_cluster_lists(brute_force.nmi)),
+    "ami": (of_clusters(ami), of_cluster_lists(brute_force.ami)),
+    "pairwise_f1": (of_clusters(pairwise_f1), of_cluster_lists(brute_force.pairwise_f1)),
+    "equal_error_rate": (
+        of_pairs(lambda s, d: 1 - equal_error_rate(s, d)),
+        of_pair_lists(lambda s, d: 1 - brute_force.equal_error_rate(s, d)),
+    ),
+    "true_positive_rate": (
+        of_pairs(lambda s, d: true_positive_rate(s, d, 0.2)),
+        of_pair_lists(lambda s, d: brute_force.true_positive_rate(s, d, 0.2)),
+    ),
+}
+"""By function: its score of (embeddings, labels), and the same by brute force."""
+
+NOT_SCORES = {
+    "recall_of": "recall_at from indices",
+    "rank_metrics": "the metrics above, from one ranking",
+    "cluster_metrics": "the metrics above, from one k-means",
+    "without_positives": "a mask",
+    "roc": "a curve",
+    "ers": "a mean of attack scores: embeddings play no part",
+    "ers_per_query": "the same, per query",
+    "bootstrap": "an interval",
+}
+
+
+def public_metrics() -> list[str]:
+    modules = [
+        importlib.import_module(f"robustmetric.metrics.{m.name}") for m in pkgutil.iter_modules(metrics.__path__)
+    ]
+    return [
+        name
+        for module in modules
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if function.__module__ == module.__name__ and not name.startswith("_")
+    ]
+
+
+def metric_of(name: str) -> tuple[Score, Score]:
+    return promised(METRICS, "metrics", name, "METRICS (or NOT_SCORES, with the reason)")
+
+
+SCORES = [name for name in public_metrics() if name not in NOT_SCORES]
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_metric_of_a_perfect_embedding_is_one(name: str) -> None:
+    labels = torch.tensor([0, 1, 2, 0, 1, 2, 0])
+    assert metric_of(name)[0](torch.eye(3)[labels] - 0.1, labels) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_metric_does_not_depend_on_order(name: str) -> None:
+    z, labels, order = unit_rows(12), PAIRED_LABELS, torch.randperm(12, generator=seeded(2))
+    score = metric_of(name)[0]
+    assert score(z[order], labels[order]) == pytest.approx(score(z, labels))
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_metric_equals_brute_force(name: str) -> None:
+    fast, slow = metric_of(name)
+    for seed in range(4):
+        # Seven rows: the chance term of AMI goes over all 7! orders.
+        z, labels = unit_rows(7, seed), torch.tensor([0, 0, 1, 1, 1, 2, 2])
+        assert fast(z, labels) == pytest.approx(slow(z, labels), abs=1e-3)
+
+
+# --- models ---------------------------------------------------------------------------------------------------------
+
+MODELS: dict[str, tuple[tuple[int, ...], bool]] = {
+    "encoder": ((1, 8, 8), True),
+    "backbone": ((3, 32, 32), True),
+    "bn_inception": ((3, 32, 32), False),
+    "convnet": ((1, 8, 8), False),
+    "ensemble": ((1, 8, 8), True),
+    "mahalanobis": ((1, 8, 8), False),
+}
+"""By model: the shape of an input, and whether embeddings have unit length (else the model says why not)."""
+
+
+@members("models")
+def test_model_gives_embeddings_of_the_size_and_length_it_says(name: str) -> None:
+    shape, is_unit = promised(MODELS, "models", name, "MODELS")
+    for model in built("models", name):
+        inputs = torch.rand(3, *shape, generator=seeded())
+        z = model.eval()(inputs)
+        assert z.shape == (3, model.dim) and z.isfinite().all()
+        if is_unit:
+            torch.testing.assert_close(z.norm(dim=1), torch.ones(3))
+
+
+@members("models")
+def test_model_in_eval_mode_is_a_function_of_each_input_alone(name: str) -> None:
+    shape, _ = promised(MODELS, "models", name, "MODELS")
+    for model in built("models", name):
+        inputs = torch.rand(3, *shape, generator=seeded())
+        with torch.no_grad():
+            together, again = model.eval()(inputs), model(inputs)
+            alone = model(inputs[1:2])
+        assert torch.equal(together, again)
+        torch.testing.assert_close(alone, together[1:2], atol=1e-4, rtol=1e-3)
+
+
+# --- data, transforms, samplers -------------------------------------------------------------------------------------
+
+NEEDS_NO_FILES = {"digits"}
+YOUR_OWN = {"folder", "manifest", "tabular"}
+"""There is nowhere to get these from; the error says what is expected instead."""
+
+
+@members("data")
+def test_data_is_a_frozen_dataclass_that_loads(name: str) -> None:
+    kind = constructor("data", name)
+    assert dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen
+    assert callable(kind.load)
+
+
+@members("data")
+def test_data_that_is_not_there_is_an_error_that_says_where_to_get_it(name: str, tmp_path: Any) -> None:
+    if name in NEEDS_NO_FILES:
+        loaded = build("data", name, {}).load()
+        assert loaded.train.n and loaded.queries.n
+        return
+    place = "file" if "file" in inspect.signature(constructor("data", name)).parameters else "root"
+    missing = str(tmp_path / "missing.csv") if place == "file" else str(tmp_path / "missing")
+    with pytest.raises(InputError) as caught:
+        build("data", name, {}, **{place: missing}).load()
+    message = str(caught.value)
+    assert "missing" in message and "expected" in message and "\n" not in message
+    assert name in YOUR_OWN or "get it from" in message or "get them from" in message
+
+
+@members("transforms")
+def test_transform_gives_whole_bytes_between_zero_and_one(name: str) -> None:
+    images = torch.randint(256, (4, 3, 16, 16), generator=seeded(), dtype=torch.uint8)
+    sizes = torch.tensor([[16, 16], [20, 10], [9, 30], [40, 40]])
+    for transform in built("transforms", name):
+        out = transform(images, sizes, seeded(1))
+        side = getattr(transform, "size", 16)
+        assert out.shape == (4, 3, side, side) and out.dtype == torch.float32
+        assert out.min() >= 0 and out.max() <= 1
+        torch.testing.assert_close(out * 255, (out * 255).round(), atol=1e-3, rtol=0)
+        assert torch.equal(out, transform(images, sizes, seeded(1)))
+
+
+def each_once(sampler: Any, labels: Tensor, ranks: int) -> None:
+    rows = torch.cat([torch.cat(sampler.batches(labels, 0, 0, rank, ranks)) for rank in range(ranks)])
+    assert torch.equal(rows.sort().values, torch.arange(len(labels)))
+
+
+def each_anchor_once(sampler: Any, labels: Tensor, ranks: int) -> None:
+    rows = torch.cat([torch.cat(sampler.batches(labels, 0, 0, rank, ranks)) for rank in range(ranks)])
+    assert torch.equal(rows[0::2].sort().values, torch.arange(len(labels)))
+    assert torch.equal(labels[rows[0::2]], labels[rows[1::2]])
+
+
+def independent(sampler: Any, labels: Tensor, ranks: int) -> None:
+    first, second = (torch.cat(sampler.batches(labels, 0, 0, rank, ranks)) for rank in range(2))
+    assert not torch.equal(first, second)
+
+
+RANKS: dict[str, Callable[[Any, Tensor, int], None]] = {
+    "pairs": each_anchor_once,
+    "balanced": independent,
+    "shuffled": each_once,
+}
+"""By sampler: how the ranks of a distributed run share an epoch."""
+
+
+@members("samplers")
+def test_sampler_is_a_function_of_seed_and_epoch(name: str) -> None:
+    labels = torch.arange(32) % 4
+    for sampler in built("samplers", name):
+        first, again = (sampler.batches(labels, epoch=1, seed=2) for _ in range(2))
+        assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+        for epoch, seed in ((2, 2), (1, 3)):
+            other = sampler.batches(labels, epoch=epoch, seed=seed)
+            assert not torch.equal(torch.cat(first), torch.cat(other))
+
+
+@members("samplers")
+def test_sampler_shares_an_epoch_among_ranks_as_promised(name: str) -> None:
+    labels = torch.arange(32) % 4
+    for sampler in built("samplers", name):
+        for rank in range(2):
+            batches = sampler.batches(labels, 0, 0, rank, 2)
+            assert len(batches) == sampler.steps(labels, 2)
+            assert all(len(batch) == 8 for batch in batches)
+        promised(RANKS, "samplers", name, "RANKS")(sampler, labels, 2)
+
+
+# --- perturbations and optimisers -----------------------------------------------------------------------------------
+
+
+@members("perturbations")
+def test_perturbation_keeps_to_its_ball(name: str) -> None:
+    clean = torch.rand(5, 3, generator=seeded())
+    for part in built("perturbations", name):
+        ball = part.ball if isinstance(part, Engine) else part
+        moved = part(lambda x: x.sum(dim=1), clean, seeded()) if isinstance(part, Engine) else part.random_point(clean)
+        assert (length(moved - clean, ball.norm) <= ball.radius + 1e-6).all()
+        assert moved.min() >= 0 and moved.max() <= 1 and not torch.equal(moved, clean)
+
+
+@members("optimisers")
+def test_optimiser_moves_every_parameter_and_schedule_starts_whole(name: str) -> None:
+    for part in built("optimisers", name):
+        if not isinstance(part, Optimiser):
+            assert part(0.0, 10) == 1 and 0 <= part(9.0, 10) <= 1
+            continue
+        model = nn.Linear(2, 1)
+        before = [p.clone() for p in model.parameters()]
+        optimiser = part.build(model, Plain(Triplet(Hardest())))
+        model(torch.ones(1, 2)).sum().backward()
+        optimiser.step()
+        assert all((p != old).all() for p, old in zip(model.parameters(), before, strict=True))
