@@ -13,7 +13,7 @@ from robustmetric.data.protocols import Transform
 from robustmetric.errors import InputError
 from robustmetric.jobs.feed import Feed
 from robustmetric.jobs.folder import fingerprint
-from robustmetric.jobs.workers import Workers, generator
+from robustmetric.jobs.workers import Workers, full_precision, generator
 from robustmetric.perturb.pgd import frozen
 from robustmetric.types import Batch, Gallery
 
@@ -97,6 +97,7 @@ class Arena:
         return {**described, "skipped": self.skipped} if self.skipped else described
 
 
+@full_precision()
 def embed(
     model: nn.Module,
     feed: Feed,

@@ -13,7 +13,7 @@ from robustmetric.attacks.base import Outcome, run
 from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.jobs.arena import Arena, as_bytes, embed
 from robustmetric.jobs.progress import Bar
-from robustmetric.jobs.workers import generator
+from robustmetric.jobs.workers import full_precision, generator
 from robustmetric.metrics.average_precision import rank_metrics, without_positives
 from robustmetric.metrics.clustering import cluster_metrics
 from robustmetric.metrics.robustness import bootstrap
@@ -28,6 +28,7 @@ EXAMPLES = 6
 """Queries kept as pictures per trial."""
 
 
+@full_precision()
 def measure_clean(arena: Arena, settings: Mapping[str, Any], seed: int, context: Mapping[str, Any]) -> Record:
     """Retrieval and clustering without an attack."""
     began = time.monotonic()
@@ -58,6 +59,7 @@ def measure_clean(arena: Arena, settings: Mapping[str, Any], seed: int, context:
     )
 
 
+@full_precision()
 def measure_trial(
     arena: Arena, trial: Trial, settings: Mapping[str, Any], seed: int, context: Mapping[str, Any], lead: bool = True
 ) -> tuple[Record, Pictures | None]:

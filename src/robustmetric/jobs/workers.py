@@ -1,5 +1,6 @@
 """Devices, ranks and randomness: the plumbing shared by the jobs, on Lightning Fabric."""
 
+import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ class Hardware:
         several = devices not in (1, "1") or self.nodes > 1
         plain = self.strategy in ("auto", "ddp")
         strategy = DDPStrategy(broadcast_buffers=False) if several and plain else self.strategy
+        logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
         with quiet():
             try:
                 fabric = Fabric(
@@ -87,6 +89,21 @@ def describe(device: torch.device, ranks: int = 1) -> str:
     if device.type == "cuda":
         return f"{ranks} x {torch.cuda.get_device_name(device)}"
     return f"CPU, {torch.get_num_threads()} threads" + (f", {ranks} processes" if ranks > 1 else "")
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """fp32 as it stands: convolutions and products without TF32, which would change an attack's outcome."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        cudnn = torch.backends.cudnn
+        # `flags` would otherwise switch cuDNN itself off, and forget the other settings.
+        kept = {"enabled": cudnn.enabled, "benchmark": cudnn.benchmark, "deterministic": cudnn.deterministic}
+        with cudnn.flags(**kept, allow_tf32=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @contextmanager
