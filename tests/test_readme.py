@@ -1,0 +1,69 @@
+"""The README's promises: its commands exist, its recipes are shipped, its Python runs as printed."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from robustmetric import recipe
+from robustmetric.cli import app
+from robustmetric.data.digits import Digits
+
+ROOT = Path(__file__).parents[1]
+PAGES = ("README.md", "docs/adding.md", "docs/threat-model.md", "docs/architecture.md")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
+
+
+def commands() -> list[str]:
+    lines = [line for page in PAGES for block in blocks(page, "bash") for line in block.splitlines()]
+    inline = [words for page in PAGES for words in re.findall(r"`(robustmetric [a-z]+ [^`]*)`", (ROOT / page).read_text())]
+    return [line.split("#")[0].strip() for line in [*lines, *inline] if "robustmetric " in line]
+
+
+def test_the_readme_has_commands_to_check():
+    assert len(commands()) >= 8
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_and_recipe_named_in_the_docs_exists(command: str):
+    words = shlex.split(command)
+    words = words[words.index("robustmetric") + 1 :]
+    known = {entry.name or entry.callback.__name__ for entry in app.registered_commands}
+    assert words[0] in known
+    if words[0] == "train":
+        assert recipe.locate(words[1]).is_file()
+    if words[0] == "evaluate" and len(words) > 2 and not words[2].startswith("-") and words[2].islower():
+        assert recipe.locate(words[2], "suites").is_file()
+
+
+@pytest.mark.parametrize("target", ["demo", "test", "check", "test-data", "mutation"])
+def test_make_targets_named_in_the_readme_exist(target: str):
+    assert f"make {target}" in (ROOT / "README.md").read_text()
+    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+
+
+def test_the_python_of_the_readme_runs_as_printed(capsys):
+    digits = Digits().load().queries
+    images, labels = digits.inputs[:120].float() / 255, digits.labels[:120]
+    torch.manual_seed(0)
+    names = {"encoder": nn.Sequential(nn.Flatten(), nn.Linear(64, 8)), "images": images, "labels": labels}
+    (snippet,) = blocks("README.md", "python")
+    exec(snippet, names)
+    assert [record.name for record in names["records"]][0] == "clean"
+    assert {"CA+", "CA-", "QA+", "QA-", "TMA", "ES", "LTM", "GTM", "GTT"} <= {r.name for r in names["records"]}
+    assert names["fooled"].shape == images.shape
+    assert float((names["fooled"] - images).abs().max()) <= 8 / 255 + 1e-6
+    assert "ES:R" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_between_pages_lead_somewhere(page: str):
+    text = (ROOT / page).read_text()
+    for link in re.findall(r"\]\((?!http)([^)#]+)\)", text):
+        assert ((ROOT / page).parent / link).exists(), link
