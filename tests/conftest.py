@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from commands import PARTS, Command, Result
 from PIL import Image
+
+from commands import PARTS, Command, Result
 
 torch.set_num_threads(1)
 

@@ -105,6 +105,11 @@ class Arena:
             return targets, moved, evaluate(value, moved)
 
 
+def small_encoder() -> Encoder:
+    """In train mode, the same weights each time."""
+    return build("models", "encoder", {"trunk": convnet})
+
+
 def pixels(split: Split) -> Tensor:
     return split.inputs.float() / 255
 
@@ -127,7 +132,7 @@ def paired(digits: Dataset) -> Batch:
 
 @pytest.fixture(scope="module")
 def arena(digits: Dataset) -> Arena:
-    model = build("models", "encoder", {"trunk": convnet})
+    model = small_encoder()
     rows = paired_rows(digits.train.labels, 12)
     inputs, labels = pixels(digits.train)[rows], digits.train.labels[rows]
     optimiser = torch.optim.Adam(model.parameters(), lr=5e-3)
@@ -244,7 +249,7 @@ def still(argument: Any) -> Any:
 @members("defences")
 def test_defence_terms_are_named_finite_numbers(name: str, paired: Batch) -> None:
     for defence in built("defences", name):
-        model = Encoder(convnet())
+        model = small_encoder()
         terms = defence(model, paired, seeded())
         assert terms and all(isinstance(key, str) and key for key in terms)
         assert all(term.shape == () and term.isfinite() for term in terms.values())
@@ -254,7 +259,7 @@ def test_defence_terms_are_named_finite_numbers(name: str, paired: Batch) -> Non
 @members("defences")
 def test_defence_trains_every_parameter_of_model_and_loss(name: str, paired: Batch) -> None:
     for defence in built("defences", name):
-        model = Encoder(convnet())
+        model = small_encoder()
         sum(defence(model, paired, seeded()).values()).backward()
         for part in (model, defence):
             for place, parameter in part.named_parameters():
@@ -264,7 +269,7 @@ def test_defence_trains_every_parameter_of_model_and_loss(name: str, paired: Bat
 @members("defences")
 def test_defence_state_survives_save_and_load(name: str, paired: Batch) -> None:
     for arguments in variants("defences", name):
-        model, defence = Encoder(convnet()), build("defences", name, arguments)
+        model, defence = small_encoder(), build("defences", name, arguments)
         defence(model, paired, seeded(1))
         with torch.no_grad():
             for parameter in defence.parameters():
@@ -280,7 +285,7 @@ def test_defence_at_radius_zero_is_plain_where_the_paper_says_so(name: str, pair
         return
     for arguments in variants("defences", name):
         parts = {key: still(make()) for key, make in arguments.items()}
-        model = Encoder(convnet())
+        model = small_encoder()
         terms = build("defences", name, {}, **parts)(model, paired, seeded())
         expected = Plain(parts["loss"])(model, paired, seeded())
         torch.testing.assert_close(sum(terms.values()), expected["metric"])
@@ -602,7 +607,11 @@ def test_perturbation_keeps_to_its_ball(name: str) -> None:
     clean = torch.rand(5, 3, generator=seeded())
     for part in built("perturbations", name):
         ball = part.ball if isinstance(part, Engine) else part
-        moved = part(lambda x: x.sum(dim=1), clean, seeded()) if isinstance(part, Engine) else part.random_point(clean)
+        moved = (
+            part(lambda x: x.sum(dim=1), clean, seeded())
+            if isinstance(part, Engine)
+            else part.random_point(clean, seeded())
+        )
         assert (length(moved - clean, ball.norm) <= ball.radius + 1e-6).all()
         assert moved.min() >= 0 and moved.max() <= 1 and not torch.equal(moved, clean)
 

@@ -22,7 +22,9 @@ def blocks(page: str, language: str) -> list[str]:
 
 def commands() -> list[str]:
     lines = [line for page in PAGES for block in blocks(page, "bash") for line in block.splitlines()]
-    inline = [words for page in PAGES for words in re.findall(r"`(robustmetric [a-z]+ [^`]*)`", (ROOT / page).read_text())]
+    inline = [
+        words for page in PAGES for words in re.findall(r"`(robustmetric [a-z]+ [^`]*)`", (ROOT / page).read_text())
+    ]
     return [line.split("#")[0].strip() for line in [*lines, *inline] if "robustmetric " in line]
 
 

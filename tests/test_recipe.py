@@ -155,6 +155,14 @@ def test_a_constructor_that_takes_anything_is_asked_nothing() -> None:
 def needs_two(first: int, second: int, *others: int) -> None: ...
 
 
+def test_a_whole_number_where_a_float_is_declared_becomes_one() -> None:
+    def scale(rate: float, clip: float | None = None, steps: int = 1, either: int | float = 0) -> list[object]:
+        return [rate, clip, steps, either]
+
+    found = recipe.call(scale, {"rate": 1, "clip": 10, "steps": 3, "either": 2}, "here")
+    assert found == [1, 10, 3, 2] and [type(value) for value in found] == [float, float, int, int]
+
+
 def test_a_refusal_of_many_lines_is_told_in_one() -> None:
     def refuse() -> None:
         raise RuntimeError("first\n  second")
@@ -179,7 +187,7 @@ def test_a_shipped_recipe_is_found_by_short_name(name: str, tmp_path: Path, monk
 @pytest.mark.parametrize("name", ["digits/plian", "", ".", "..", "x.yaml"])
 def test_an_unknown_recipe_gets_the_list(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match="is no file and no recipe we ship.*digits/plain"):
+    with pytest.raises(InputError, match=r"is no file and no recipe we ship.*digits/plain"):
         recipe.locate(name)
 
 
@@ -196,7 +204,7 @@ def test_suites_and_recipes_are_listed_apart() -> None:
 
 
 def test_an_unknown_suite_is_called_a_suite() -> None:
-    with pytest.raises(InputError, match="'dmo' is no file and no suite we ship; did you mean 'demo'?"):
+    with pytest.raises(InputError, match="'dmo' is no file and no suite we ship; did you mean 'demo'"):
         recipe.locate("dmo", "suites")
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from commands import environment
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commands import environment
 from robustmetric import records
 from robustmetric.errors import InputError
 from robustmetric.records import Record

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import yaml
 
@@ -131,13 +131,20 @@ def build(spec: Spec, names: Mapping[str, str], where: str, variables: Mapping[s
 
 def call(constructor: Callable[..., Any], arguments: Mapping[str, Any], where: str) -> Any:
     """`constructor(**arguments)`; what it refuses is reported as a fault of the recipe at `where`."""
+    declared = inspect.signature(constructor).parameters
     try:
-        return constructor(**arguments)
+        return constructor(**{key: _as_declared(value, declared.get(key)) for key, value in arguments.items()})
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
     except (TypeError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{where}: {_title(constructor)} refused its settings: {reason}") from error
+
+
+def _as_declared(value: Any, parameter: inspect.Parameter | None) -> Any:
+    """A float where the constructor declares one and YAML wrote a whole number: `rate: 1`."""
+    kinds = () if parameter is None else (get_args(parameter.annotation) or (parameter.annotation,))
+    return float(value) if type(value) is int and float in kinds and int not in kinds else value
 
 
 def find(name: Any, names: Mapping[str, str], where: str) -> Callable[..., Any]:

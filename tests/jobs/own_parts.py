@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import ClassVar, Literal
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from robustmetric.defences.base import Defence
 from robustmetric.errors import InputError
+from robustmetric.jobs.folder import fingerprint
 from robustmetric.types import Batch, Gallery
 
 
@@ -28,6 +30,19 @@ class Signalled(Defence):
         time.sleep(self.pause)
         if int(self.count) == self.at:
             os.kill(os.getpid(), self.number)
+        return dict(self.inner(model, batch, generator))
+
+
+class Witness(Defence):
+    """Another defence; each rank writes the fingerprint of its weights before every step."""
+
+    def __init__(self, inner: Defence, folder: str) -> None:
+        super().__init__()
+        self.inner, self.folder = inner, folder
+
+    def forward(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        with (Path(self.folder) / f"rank{torch.distributed.get_rank()}.txt").open("a") as file:
+            file.write(fingerprint(model) + "\n")
         return dict(self.inner(model, batch, generator))
 
 

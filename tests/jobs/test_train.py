@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import Command, finish, start
 from safetensors.torch import load_file
 
+from commands import Command, finish, start
 from robustmetric import recipe, records
 from robustmetric.errors import InputError
 from robustmetric.jobs.train import train
@@ -23,7 +23,7 @@ QUICK = "defence.attack.steps=2"
 def own_recipe(path: Path, defence: str, extra: str = "") -> Path:
     """A recipe over digits/plain with a defence of one's own."""
     base = recipe.shelf() / "digits" / "plain.yaml"
-    path.write_text(f"base: {base}\ndefence: {defence}\nepochs: 2\ncheckpoint_seconds: 0.0\n{extra}")
+    path.write_text(f"base: {base}\ndefence: {defence}\nepochs: 2\ncheckpoint_seconds: 0\n{extra}")
     return path
 
 
@@ -47,11 +47,11 @@ def wait_for(path: Path, seconds: float = 90) -> None:
 
 
 def test_a_run_killed_at_a_random_moment_resumes_to_the_same_weights(tmp_path: Path, command: Command) -> None:
-    words = ["train", "digits/madry", "epochs=6", "checkpoint_seconds=0.0", QUICK]
+    words = ["train", "digits/madry", "epochs=4", "checkpoint_seconds=0", QUICK]
     assert command(*words, "--out", "whole").code == 0
     process = start(tmp_path, *words, "--out", "killed")
     wait_for(tmp_path / "killed" / "state.pt")
-    time.sleep(random.Random(20).uniform(0.0, 0.8))
+    time.sleep(random.Random(20).uniform(0.0, 0.6))
     process.send_signal(signal.SIGKILL)
     assert finish(process).code == -signal.SIGKILL
     assert not (tmp_path / "killed" / "model.safetensors").exists()
@@ -59,7 +59,7 @@ def test_a_run_killed_at_a_random_moment_resumes_to_the_same_weights(tmp_path: P
     assert resumed.code == 0, resumed.err
     assert same_weights(tmp_path / "whole", tmp_path / "killed")
     epochs = [r.settings["epoch"] for r in records.latest(records.read(tmp_path / "killed" / "results.jsonl"))]
-    assert epochs == [1, 2, 3, 4, 5, 6, 6]
+    assert epochs == [1, 2, 3, 4, 4]
 
 
 def test_ctrl_c_saves_the_state_and_the_printed_command_goes_on(tmp_path: Path, command: Command) -> None:
@@ -121,7 +121,7 @@ def test_a_loss_of_nan_names_the_step_and_the_last_good_state(tmp_path: Path, co
     state = torch.load(tmp_path / "run" / "state.pt", weights_only=True)
     assert state["step"] == 3
     assert all(bool(torch.isfinite(w).all()) for w in state["model"].values())
-    again = command("train", recipe_file, "--out", "run", "--resume", "checkpoint_seconds=99.0").error
+    again = command("train", recipe_file, "--out", "run", "--resume", "checkpoint_seconds=99").error
     assert "step 4" in again and "last good state (epoch 1, step 3) is in run/state.pt" in again
 
 
@@ -136,7 +136,7 @@ def test_a_gradient_of_nan_is_never_saved(tmp_path: Path, command: Command) -> N
 
 def test_nan_before_the_first_state_says_so(tmp_path: Path, command: Command) -> None:
     recipe_file = own_recipe(tmp_path / "own.yaml", "{name: own_parts.Broken, at: 1}")
-    assert "no state had been saved yet" in command("train", recipe_file, "checkpoint_seconds=99.0").error
+    assert "no state had been saved yet" in command("train", recipe_file, "checkpoint_seconds=99").error
 
 
 def test_a_full_disk_leaves_the_old_state_intact(tmp_path: Path, command: Command) -> None:
@@ -144,7 +144,7 @@ def test_a_full_disk_leaves_the_old_state_intact(tmp_path: Path, command: Comman
     assert command(*words, "epochs=1").code == 0
     before = (tmp_path / "run" / "state.pt").read_bytes()
     (tmp_path / "run" / "state.pt.part").symlink_to("/dev/full")
-    error = command(*words, "epochs=2", "checkpoint_seconds=0.0", "--resume").error
+    error = command(*words, "epochs=2", "checkpoint_seconds=0", "--resume").error
     assert "the disk is full; the previous one is intact" in error
     assert (tmp_path / "run" / "state.pt").read_bytes() == before
     assert not (tmp_path / "run" / "state.pt.part").is_symlink()
@@ -221,7 +221,7 @@ def test_a_run_folder_holds_what_it_takes_to_repeat_it(trained: Path) -> None:
     # 901 training images as pairs of an anchor and its partner.
     assert found[0].count == 2 * 901
     assert found[1].scores["R@1"] > 80
-    assert found[1].context["versions"]["torch"] == torch.__version__
+    assert torch.__version__.startswith(found[1].context["versions"]["torch"])
 
 
 def test_validation_every_epoch_is_recorded_once_each(tmp_path: Path) -> None:

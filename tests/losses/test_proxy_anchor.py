@@ -113,3 +113,8 @@ def test_empty_sizes_are_refused(sizes: tuple[int, int]) -> None:
 
 def test_one_class_in_one_dimension_is_allowed() -> None:
     assert ProxyAnchor(classes=1, dim=1)(torch.ones(2, 1), torch.tensor([0, 0])).isfinite()
+
+
+def test_proxies_start_from_seed_zero_unless_told_otherwise() -> None:
+    default, zero, one = ProxyAnchor(3, 4), ProxyAnchor(3, 4, seed=0), ProxyAnchor(3, 4, seed=1)
+    assert torch.equal(default.proxies, zero.proxies) and not torch.equal(default.proxies, one.proxies)

@@ -172,6 +172,24 @@ def test_nearest_takes_no_more_queries_at_a_time_than_fit(monkeypatch: pytest.Mo
     assert len(seen) == 2 * 6 * 3
 
 
+@pytest.mark.parametrize(
+    ("items", "k", "widths"), [(40, 1, [40]), (20_000, 1, [2**14, 3616]), (21_000, 40, [20_480, 520])]
+)
+def test_nearest_compares_so_many_items_at_a_time_by_default(
+    items: int, k: int, widths: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 2^14 at most, unless the k smallest are sought among more: 8 * 40 * 64 = 20,480.
+    seen: list[int] = []
+
+    def watched(a: Tensor, b: Tensor) -> Tensor:
+        seen.append(len(b))
+        return pairwise(a, b)
+
+    monkeypatch.setattr("robustmetric.numerics.distances.pairwise", watched)
+    nearest(normal(1, 2), normal(items, 2, seed=1), k)
+    assert seen == widths
+
+
 def loop_indices(queries: Tensor, items: Tensor, k: int) -> Tensor:
     return torch.tensor(loop_nearest(queries, items, k, [[]] * len(queries)))
 

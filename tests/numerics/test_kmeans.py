@@ -91,6 +91,14 @@ def test_two_empty_clusters_restart_at_different_points() -> None:
     assert labels.tolist() == [0, 0, 0, 2, 1]
 
 
+def test_of_equally_far_points_the_first_takes_an_empty_cluster() -> None:
+    # 60 points at 1 and 60 at -1, in turn: all equally far from both centres at 0. The first of them is at 1.
+    x = torch.tensor([1.0, -1.0]).repeat(60)[:, None]
+    labels = module._lloyd(x, torch.zeros(2, 1), iterations=1)
+    # Cluster 0 moves to the mean, 0; cluster 1 to 1.
+    assert labels.tolist() == [1, 0] * 60
+
+
 def test_as_many_clusters_as_points_leave_no_inertia() -> None:
     x, _ = blobs(clusters=4, size=5, spread=1.0)
     labels = kmeans(x, 20)

@@ -108,6 +108,8 @@ def embed(
 ) -> Float[Tensor, "rows dim"]:
     """Embeddings of a split (or some rows of it), each worker computing its share; images as 8 bits hold them."""
     rows = torch.arange(len(feed)) if rows is None else rows
+    if not len(rows):
+        raise InputError("there is nothing to embed: the split is empty")
     embeddings: Tensor | None = None
     with frozen(model) as network, torch.no_grad():
         chunks = torch.arange(len(rows)).split(batch_size)
@@ -118,8 +120,7 @@ def embed(
                 embeddings = z.new_zeros(len(rows), z.shape[1])
             if workers.rank < len(chunks):
                 embeddings[positions.to(z.device)] = z
-    if embeddings is None:
-        raise InputError("there is nothing to embed: the split is empty")
+    assert embeddings is not None  # there is at least one chunk
     if not bool(torch.isfinite(embeddings).all()):
         bad = int((~torch.isfinite(embeddings).all(dim=1)).nonzero()[0])
         raise InputError(

@@ -54,16 +54,6 @@ class Plan:
     suite: str = "ers224"
     """The suite `evaluate` runs when none is named."""
 
-    def __post_init__(self) -> None:
-        _check_whole(self.epochs, "epochs", least=1)
-        _check_whole(self.validate_every, "validate_every", least=0)
-        if not isinstance(self.checkpoint_seconds, int | float) or not self.checkpoint_seconds >= 0:
-            raise InputError(f"checkpoint_seconds {self.checkpoint_seconds!r} is no time; expected a number >= 0")
-        for key, kind in KINDS.items():
-            value = getattr(self, key)
-            if not isinstance(value, kind):
-                raise InputError(f"{key}: {type(value).__name__} is not a {kind.__name__.lower()}")
-
 
 KINDS: dict[str, type] = {
     "defence": Defence,
@@ -115,8 +105,7 @@ def load_plan(spec: Mapping[str, Spec], where: str) -> tuple[Plan, Dataset]:
     recipe.check(Plan, spec, where)
     dataset = load_data(spec, where)
     model = load_model(spec, where)
-    dim = model.dim if isinstance(model, Encoding) else None
-    variables = {"classes": dataset.train.classes, "dim": dim}
+    variables = {"classes": dataset.train.classes, **_dim(model)}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(_seed(spec, where) + 1)
         rest = {
@@ -125,6 +114,7 @@ def load_plan(spec: Mapping[str, Spec], where: str) -> tuple[Plan, Dataset]:
             if key not in ("data", "model")
         }
     parts = {"data": build(spec, "data", where), "model": model, **rest}
+    recipe.call(_check_parts, {"parts": parts}, where)
     return recipe.call(Plan, parts, where), dataset
 
 
@@ -157,7 +147,7 @@ def load_suite(name: str, radius: float | None = None) -> Suite:
     return suite if radius is None else suite.at(radius)
 
 
-def _trials(label: str, entry: dict[str, Spec], engine: dict[str, Spec], where: str) -> list[Trial]:
+def _trials(label: str, entry: Spec, engine: dict[str, Spec], where: str) -> list[Trial]:
     """One suite entry: `attack`, changes to the `engine`, and the `radii` to run it at."""
     if not isinstance(entry, dict):
         raise InputError(f"{where}: expected a mapping with 'attack', found {entry!r}")
@@ -173,6 +163,26 @@ def _trials(label: str, entry: dict[str, Spec], engine: dict[str, Spec], where: 
     if radii is not None and (not isinstance(radii, list) or not all(isinstance(r, int | float) for r in radii)):
         raise InputError(f"{where}: radii {radii!r} are not a list of numbers, such as [4/255, 8/255]")
     return [recipe.call(trial.at, {"radius": radius}, where) for radius in radii] if radii else [trial]
+
+
+def _dim(model: nn.Module) -> dict[str, int]:
+    """The size of an embedding, where the model knows it: most recipes do not ask."""
+    try:
+        return {"dim": model.dim} if isinstance(model, Encoding) else {}
+    except InputError:
+        return {}
+
+
+def _check_parts(parts: Mapping[str, Any]) -> None:
+    """Refuse parts of the wrong kind here, where the recipe can be named, not at the first step."""
+    _check_whole(parts["epochs"], "epochs", least=1)
+    _check_whole(parts.get("validate_every", 0), "validate_every", least=0)
+    seconds = parts.get("checkpoint_seconds", 0)
+    if not isinstance(seconds, int | float) or not seconds >= 0:
+        raise InputError(f"checkpoint_seconds {seconds!r} is no time; expected a number >= 0")
+    for key, kind in KINDS.items():
+        if key in parts and not isinstance(parts[key], kind):
+            raise InputError(f"{key}: {type(parts[key]).__name__} is not a {kind.__name__.lower()}")
 
 
 def _seed(spec: Mapping[str, Spec], where: str) -> int:

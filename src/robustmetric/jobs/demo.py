@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from robustmetric.jobs.folder import RunFolder
-from robustmetric.jobs.progress import console
+from robustmetric.jobs.progress import console, say
 from robustmetric.jobs.target import evaluate
 from robustmetric.jobs.train import train
 from robustmetric.report.page import write_page
@@ -26,11 +26,11 @@ def demo(out: Path) -> Path:
     for name in RECIPES:
         folder = RunFolder(out / Path(name).name)
         if not folder.weights.is_file():
-            console.print(f"training {name} on scikit-learn's digits 0-4", highlight=False)
+            say(f"training {name} on scikit-learn's digits 0-4")
             train(name, out=folder.path, resume=folder.recipe.is_file())
         folders.append(folder.path)
     for path in folders:
-        console.print(f"attacking {path.name}: retrieval of the unseen digits 5-9", highlight=False)
+        say(f"attacking {path.name}: retrieval of the unseen digits 5-9")
         evaluate(str(path), SUITE)
     page = write_page(folders, out)
     print(to_text(summaries(read_runs(folders)), width=console.width))

@@ -13,6 +13,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 console = Console(stderr=True)
 
 
+def say(text: str) -> None:
+    """One line on standard error, as it is: not wrapped in a log, brackets not read as markup."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
 class Bar:
     """A progress bar with a free text behind it; silent when `shown` is false (ranks other than the first)."""
 
@@ -47,7 +52,7 @@ class Bar:
         self._progress.update(self._task, advance=by, note=self._note)
         if self._lines and time.monotonic() - self._said > 20:
             self._said = time.monotonic()
-            console.print(f"{self._title}: {self._done}/{self._total} {self._note}", highlight=False)
+            say(f"{self._title}: {self._done}/{self._total} {self._note}")
 
 
 def terms(values: Mapping[str, float]) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from robustmetric import recipe, records
+from robustmetric import records
 from robustmetric.catalogue import CATALOGUE, NAMES
 from robustmetric.data.base import Dataset
 from robustmetric.data.folder import Folder
@@ -18,7 +18,7 @@ from robustmetric.jobs import assemble
 from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.evaluate import Pictures, run_suite
 from robustmetric.jobs.folder import RunFolder, atomically, summarise
-from robustmetric.jobs.progress import console
+from robustmetric.jobs.progress import say
 from robustmetric.jobs.workers import Hardware, Workers, describe
 from robustmetric.models.encoder import Encoder
 from robustmetric.recipe import Spec, find
@@ -72,9 +72,9 @@ def evaluate(
             shown = "  ".join(
                 f"{key} {value:.4g}" for key, value in record.scores.items() if key not in ("mAP@R", "AMI")
             )
-            console.print(f"{target.name}  {_title(record)}: {shown}", highlight=False)
+            say(f"{target.name}  {_title(record)}: {shown}")
     if lead and finished and len(finished) == len(target.folder.finished()):
-        console.print(f"{target.folder.path}: nothing to do, every trial of {chosen.name} is there", highlight=False)
+        say(f"{target.folder.path}: nothing to do, every trial of {chosen.name} is there")
     return records.latest(records.read(target.folder.results)) if target.folder.results.is_file() else []
 
 
@@ -87,7 +87,7 @@ def find_target(name: str, *, data: str | None, out: Path | None, skip_unreadabl
         model = assemble.load_model(spec, str(path))
         folder.load_weights(model)
         place = RunFolder(out) if out else folder
-    elif name not in recipe.listing() and not path.suffix and "." in name and "/" not in name:
+    elif path.suffix not in {"", ".yaml", ".yml"} and "/" not in name:
         if data is None:
             raise InputError(f"{name!r} brings no data; name some with --data FOLDER, FILE.csv or a data set")
         spec, model = {"model": {"name": name}}, _own_model(name)

@@ -1,8 +1,7 @@
 """Train: recipe -> data -> model -> [defence -> step] -> checkpoint -> records."""
 
-import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,8 @@ from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.evaluate import measure_clean
 from robustmetric.jobs.feed import Feed
 from robustmetric.jobs.folder import RunFolder, summarise
-from robustmetric.jobs.progress import Bar, Stop, console, interruptible, terms
+from robustmetric.jobs.progress import Bar, Stop, interruptible, say, terms
+from robustmetric.jobs.state import Log, Meter, Saver, State
 from robustmetric.jobs.workers import Hardware, Workers, describe, generator
 from robustmetric.recipe import Spec
 from robustmetric.types import Batch
@@ -42,20 +42,6 @@ class Step(nn.Module):
 
     def forward(self, inputs: Tensor, labels: Tensor, index: Tensor, seed: tuple[int, ...]) -> dict[str, Tensor]:
         return self.defence(self.model, Batch(inputs, labels, index), generator(inputs.device, *seed))
-
-
-@dataclass
-class State:
-    """Where a training stands. Every draw depends on (seed, epoch, step, rank) alone, so this is all a resume needs."""
-
-    epoch: int = 0
-    step: int = 0
-    images: int = 0
-    """Images seen this epoch."""
-    seconds: float = 0.0
-    """Time spent on this epoch."""
-    sums: dict[str, float] = field(default_factory=dict)
-    """Loss terms summed over this epoch's steps."""
 
 
 def train(
@@ -128,7 +114,7 @@ def _epoch(
     optimizer: torch.optim.Optimizer,
     feed: Feed,
     state: State,
-    saver: "Saver",
+    saver: Saver,
     stop: Stop,
 ) -> Iterator[dict[str, float]]:
     """One pass over the sampler's batches from `state.step` on; yields the mean loss terms now and then read."""
@@ -166,130 +152,6 @@ def _agreed(fabric: Fabric, stop: Stop, step: int) -> bool:
         return False
     asked = fabric.all_reduce(torch.tensor(float(stop.asked), device=fabric.device), reduce_op="sum")
     return bool(torch.as_tensor(asked) > 0)
-
-
-class Meter:
-    """Sums loss terms on the device and reads them twice a second, so that the loop does not wait for numbers."""
-
-    def __init__(self, state: State) -> None:
-        self.state = state
-        self._pending: dict[str, Tensor] = {}
-        self._first_bad: Tensor | None = None
-        self._read = self._started = time.monotonic()
-        self._shown: dict[str, float] = {}
-
-    def add(self, named: Mapping[str, Tensor], images: int) -> None:
-        """Take in one step's terms; note the first step whose loss is not a number."""
-        for name, value in named.items():
-            value = value.detach()
-            self._pending[name] = self._pending[name] + value if name in self._pending else value
-        bad = ~torch.isfinite(torch.stack([value.detach() for value in named.values()])).all()
-        step = torch.where(bad, self.state.step, torch.iinfo(torch.int64).max)
-        self._first_bad = step if self._first_bad is None else torch.minimum(self._first_bad, step)
-        self.state.images += images
-
-    def read(self, saver: "Saver", *, force: bool = False) -> dict[str, float]:
-        """Mean terms of the epoch so far; stops the training where a loss was NaN or infinite."""
-        now = time.monotonic()
-        if not force and now - self._read < 0.5:
-            return self._shown
-        self.state.seconds += now - self._started
-        self._started = self._read = now
-        if self._first_bad is not None and int(self._first_bad) < torch.iinfo(torch.int64).max:
-            raise InputError(
-                f"the loss became NaN or infinite at epoch {self.state.epoch + 1}, step {int(self._first_bad)}; "
-                f"{saver.last_good()}; lower the learning rate or use --precision 32-true"
-            )
-        for name, value in self._pending.items():
-            self.state.sums[name] = self.state.sums.get(name, 0.0) + float(value)
-        self._pending, self._first_bad = {}, None
-        self._shown = {name: total / max(self.state.step, 1) for name, total in self.state.sums.items()}
-        return self._shown
-
-
-class Saver:
-    """Writes the training state every so often, never a broken one."""
-
-    def __init__(
-        self, folder: RunFolder, plan: assemble.Plan, optimizer: torch.optim.Optimizer, fabric: Fabric
-    ) -> None:
-        self.folder, self.plan, self.optimizer, self.fabric = folder, plan, optimizer, fabric
-        self._saved = time.monotonic()
-        self._good: str | None = None
-
-    def maybe(self, state: State, meter: Meter | None = None) -> None:
-        """Save if the last save is old enough."""
-        if time.monotonic() - self._saved >= self.plan.checkpoint_seconds:
-            self.now(state, meter)
-
-    def now(self, state: State, meter: Meter | None = None) -> None:
-        """Save; meter and weights are looked at first, so that a NaN is never saved."""
-        if meter is not None:
-            meter.read(self, force=True)
-        weights = [*self.plan.model.parameters(), *self.plan.defence.parameters()]
-        if not all(bool(torch.isfinite(weight).all()) for weight in weights):
-            # A finite loss can have a gradient that is not.
-            raise InputError(
-                f"the weights became NaN or infinite by epoch {state.epoch + 1}, step {state.step}; "
-                f"{self.last_good()}; lower the learning rate or use --precision 32-true"
-            )
-        if self.fabric.global_rank == 0:
-            self.folder.save_state(
-                {
-                    **vars(state),
-                    "model": self.plan.model.state_dict(),
-                    "defence": self.plan.defence.state_dict(),
-                    "optimiser": self.optimizer.state_dict(),
-                }
-            )
-        self.note(state)
-
-    def note(self, state: State) -> None:
-        """Remember that this state is on disk."""
-        self._saved = time.monotonic()
-        self._good = f"epoch {state.epoch + 1}, step {state.step}"
-
-    def last_good(self) -> str:
-        """Where the last good state is, in words."""
-        if self._good is None:
-            return "no state had been saved yet"
-        return f"the last good state ({self._good}) is in {self.folder.state}"
-
-
-class Log:
-    """One record per epoch, on disk and, if asked for, in TensorBoard."""
-
-    def __init__(self, folder: RunFolder, plan: assemble.Plan, context: Mapping[str, Any], tensorboard: bool) -> None:
-        self.folder, self.plan, self.context = folder, plan, context
-        self.writer = _tensorboard(folder.path) if tensorboard else None
-
-    def epoch(self, state: State) -> None:
-        """Write the finished epoch."""
-        scores = {name: total / max(state.step, 1) for name, total in state.sums.items()}
-        scores["images_per_second"] = state.images / max(state.seconds, 1e-9)
-        record = records.Record(
-            kind="train",
-            name="epoch",
-            scores=scores,
-            settings={"epoch": state.epoch + 1},
-            count=state.images,
-            seconds=state.seconds,
-            seed=self.plan.seed,
-            context=dict(self.context),
-        )
-        records.append(self.folder.results, record)
-        if self.writer is not None:
-            for name, value in scores.items():
-                self.writer.add_scalar(f"train/{name}", value, state.epoch + 1)
-            self.writer.flush()
-
-
-def _tensorboard(path: Path) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise InputError("--tensorboard needs the extra: pip install 'robustmetric[tensorboard]'") from error
-    return SummaryWriter(str(path))
 
 
 def _restore(folder: RunFolder, plan: assemble.Plan, optimizer: torch.optim.Optimizer, device: torch.device) -> State:
@@ -346,7 +208,7 @@ def _validate(
         shown = "  ".join(
             f"{name} {record.scores[name]:.1f}" for name in ("R@1", "mAP@R", "NMI") if name in record.scores
         )
-        console.print(f"{folder.path.name}, epoch {epoch}: {shown}", highlight=False)
+        say(f"{folder.path.name}, epoch {epoch}: {shown}")
 
 
 def _due(every: int, epoch: int) -> bool:

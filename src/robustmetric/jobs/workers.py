@@ -32,7 +32,8 @@ class Hardware:
         several = devices not in (1, "1") or self.nodes > 1
         plain = self.strategy in ("auto", "ddp")
         strategy = DDPStrategy(broadcast_buffers=False) if several and plain else self.strategy
-        logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+        for name in ("lightning.fabric", "lightning.pytorch"):
+            logging.getLogger(name).setLevel(logging.WARNING)
         with quiet():
             try:
                 fabric = Fabric(

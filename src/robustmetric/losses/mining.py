@@ -38,10 +38,6 @@ class Anchors:
     def partner_distance(self) -> Float[Tensor, "anchors 1"]:
         return self.distance.gather(1, self.partner[:, None])
 
-    @property
-    def anything(self) -> Bool[Tensor, "anchors batch"]:
-        return torch.ones_like(self.negative)
-
 
 @dataclass(frozen=True)
 class Random:
@@ -49,7 +45,7 @@ class Random:
 
     def __call__(self, embeddings: Embeddings, labels: Labels, generator: torch.Generator | None = None) -> Triplets:
         anchors = anchors_of(embeddings, labels)
-        return Triplets(anchors.index, anchors.partner, draw(anchors.negative, anchors.anything, generator=generator))
+        return Triplets(anchors.index, anchors.partner, draw(anchors.negative, generator=generator))
 
 
 @dataclass(frozen=True)
@@ -62,7 +58,7 @@ class SemiHard:
         anchors = anchors_of(embeddings, labels)
         hardness = anchors.partner_distance - anchors.distance
         semi_hard = anchors.negative & (hardness < 0) & (hardness + self.margin > 0)
-        negative = draw(semi_hard, anchors.negative, anchors.anything, generator=generator)
+        negative = draw(semi_hard, anchors.negative, generator=generator)
         return Triplets(anchors.index, anchors.partner, negative)
 
 
@@ -79,9 +75,9 @@ class SoftHard:
         nearest_negative = anchors.distance.masked_fill(same, math.inf).amin(dim=1, keepdim=True)
         farthest_positive = anchors.distance.masked_fill(anchors.negative, -math.inf).amax(dim=1, keepdim=True)
         any_positive = draw(same & (anchors.distance > nearest_negative), same, generator=generator)
-        positive = torch.where(anchors.negative.any(dim=1), any_positive, anchors.partner)
+        positive = torch.where(nearest_negative.squeeze(1) < math.inf, any_positive, anchors.partner)
         hard = anchors.negative & (anchors.distance < farthest_positive)
-        negative = draw(hard, anchors.negative, anchors.anything, generator=generator)
+        negative = draw(hard, anchors.negative, generator=generator)
         return Triplets(anchors.index, positive, negative)
 
 
@@ -96,8 +92,8 @@ class DistanceWeighted:
     def __call__(self, embeddings: Embeddings, labels: Labels, generator: torch.Generator | None = None) -> Triplets:
         anchors = anchors_of(embeddings, labels)
         weights = self.weights(anchors, dim=embeddings.shape[1])
-        weights = torch.where(weights.any(dim=1, keepdim=True), weights, torch.ones_like(weights))
-        negative = torch.multinomial(weights, 1, generator=generator).squeeze(1)
+        # In whole numbers, so that what has no weight is never drawn; a chance below 2^-40 counts as none.
+        negative = draw((weights.double() * 2**40).long(), generator=generator)
         return Triplets(anchors.index, anchors.partner, negative)
 
     @staticmethod
@@ -105,7 +101,8 @@ class DistanceWeighted:
         """exp(l - max l) with l = (2 - dim) ln D - (dim - 3)/2 ln(1 - D^2/4); 0 for all but usable negatives."""
         distance = anchors.distance
         logarithm = (2 - dim) * distance.log() - (dim - 3) / 2 * (1 - distance.square() / 4).log()
-        logarithm = logarithm.masked_fill(~anchors.negative | ~logarithm.isfinite(), -math.inf)
+        usable = anchors.negative & (logarithm.abs() < math.inf)
+        logarithm = logarithm.masked_fill(~usable, -math.inf)
         largest = logarithm.amax(dim=1, keepdim=True)
         return (logarithm - largest.masked_fill(largest == -math.inf, 0)).exp()
 
@@ -117,9 +114,9 @@ class Hardest:
     def __call__(self, embeddings: Embeddings, labels: Labels, generator: torch.Generator | None = None) -> Triplets:
         anchors = anchors_of(embeddings, labels)
         apart = anchors.negative & (anchors.distance > 0)
-        nearest = anchors.distance.masked_fill(~apart, math.inf).argmin(dim=1)
-        otherwise = draw(anchors.negative, anchors.anything, generator=generator)
-        return Triplets(anchors.index, anchors.partner, torch.where(apart.any(dim=1), nearest, otherwise))
+        distance, nearest = anchors.distance.masked_fill(~apart, math.inf).min(dim=1)
+        otherwise = draw(anchors.negative, generator=generator)
+        return Triplets(anchors.index, anchors.partner, torch.where(distance < math.inf, nearest, otherwise))
 
 
 @torch.no_grad()
@@ -127,17 +124,24 @@ def anchors_of(embeddings: Embeddings, labels: Labels) -> Anchors:
     """The anchors of a paired batch and how far everything lies from them."""
     if len(labels) < 2 or len(labels) % 2:
         raise InputError(f"a batch of {len(labels)} cannot be mined in pairs; expected an even number: sampler `pairs`")
+    own = labels[0::2]
     # One host synchronisation per batch: a wrong sampler would otherwise train on wrong positives in silence.
-    if bool((labels[0::2] != labels[1::2]).any()):
+    if not torch.equal(own, labels[1::2]):
         raise InputError("rows 2i and 2i + 1 of the batch differ in class; mining expects the sampler `pairs`")
     index = torch.arange(0, len(labels), 2, device=labels.device)
-    distance = pairwise(embeddings[index].detach(), embeddings.detach())
-    return Anchors(index, distance, labels[index, None] != labels)
+    return Anchors(index, pairwise(embeddings[0::2], embeddings), own[:, None] != labels)
 
 
-def draw(*masks: Bool[Tensor, "rows batch"], generator: torch.Generator | None) -> Int[Tensor, " rows"]:
-    """Per row, a column drawn uniformly from the first mask that has any there; the last must have some."""
-    allowed = masks[-1]
-    for mask in reversed(masks[:-1]):
-        allowed = torch.where(mask.any(dim=1, keepdim=True), mask, allowed)
-    return torch.multinomial(allowed.float(), 1, generator=generator).squeeze(1)
+def draw(
+    *choices: Bool[Tensor, "rows batch"] | Int[Tensor, "rows batch"], generator: torch.Generator | None
+) -> Int[Tensor, " rows"]:
+    """Per row, a column drawn from the first mask (or whole-number weights) that has any there; else any column."""
+    rows, columns = choices[0].shape
+    share = torch.rand((rows, 1), dtype=torch.float64, device=choices[0].device, generator=generator)
+    drawn = (share * columns).long()
+    for choice in reversed(choices):
+        # The column where the running total passes that share of the whole; whole numbers are exact.
+        running = choice.cumsum(dim=1)
+        total = running[:, -1:]
+        drawn = torch.where(total > 0, torch.searchsorted(running, (share * total).long(), right=True), drawn)
+    return drawn.squeeze(1)

@@ -1,0 +1,90 @@
+"""The arena: what a model is tested on, embedded once, shared fairly between processes."""
+
+import pytest
+import torch
+from torch import nn
+
+from robustmetric.data.base import Dataset, Split
+from robustmetric.data.transforms import Identity
+from robustmetric.errors import InputError
+from robustmetric.jobs.arena import Arena, embed
+from robustmetric.jobs.evaluate import measure_clean
+from robustmetric.jobs.feed import Feed
+from robustmetric.jobs.workers import Workers
+
+CPU = torch.device("cpu")
+VIEW = Identity()
+
+
+def split(rows: torch.Tensor, labels: list[int], names: tuple[str, ...] = ("a", "b")) -> Split:
+    sizes = torch.tensor([1, rows.shape[1]]).expand(len(rows), 2)
+    return Split(rows, torch.tensor(labels), tuple(f"row {i}" for i in range(len(rows))), sizes, names)
+
+
+ROWS = split(torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]]), [0, 0, 1, 1])
+
+
+def arena(dataset: Dataset, workers: Workers, batch_size: int = 2) -> Arena:
+    return Arena.prepare(nn.Identity(), dataset, VIEW, workers, batch_size=batch_size)
+
+
+def test_ranks_together_cover_every_query_once() -> None:
+    dataset = Dataset("rows", ROWS, ROWS)
+    seen = [
+        positions.tolist() for rank in (0, 1) for _, positions, _ in arena(dataset, Workers(CPU, rank, 2)).batches()
+    ]
+    assert sorted(position for positions in seen for position in positions) == [0, 1, 2, 3]
+
+
+def test_shares_of_the_embedding_add_up_to_the_whole() -> None:
+    feed = Feed(ROWS, CPU)
+    whole = embed(nn.Identity(), feed, VIEW, Workers(CPU), 2)
+    for ranks in (2, 3):
+        shares = [embed(nn.Identity(), feed, VIEW, Workers(CPU, rank, ranks), 2) for rank in range(ranks)]
+        assert torch.equal(torch.stack(shares).sum(dim=0), whole)
+
+
+def test_fewer_batches_than_processes_is_said_by_every_rank() -> None:
+    for rank in range(3):
+        with pytest.raises(InputError, match="4 queries in batches of 2 are too few for 3 processes; lower --batch"):
+            next(arena(Dataset("rows", ROWS, ROWS), Workers(CPU, rank, 3)).batches())
+
+
+def test_queries_that_search_one_another_leave_themselves_out() -> None:
+    record = measure_clean(arena(Dataset("rows", ROWS, ROWS), Workers(CPU)), {}, 0, {})
+    # Each row's nearest other row is of its class; 1 of the 3 others is.
+    assert record.scores["R@1"] == 100.0
+    assert record.settings["chance"] == pytest.approx(100 / 3)
+
+
+def test_a_gallery_in_another_order_of_classes_is_matched_by_name() -> None:
+    items = split(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.6]]), [1, 0, 2], ("b", "a", "neither"))
+    found = arena(Dataset("rows", ROWS, ROWS, items), Workers(CPU))
+    # Queries number a 0 and b 1; a class that only the gallery has comes behind them.
+    assert found.gallery.labels.tolist() == [0, 1, 4]
+    assert found.places.tolist() == [-1] * 4
+    record = measure_clean(found, {}, 0, {})
+    assert record.scores["R@1"] == 100.0
+    assert record.settings["chance"] == pytest.approx(100 / 3)
+
+
+def test_a_row_of_nan_is_named() -> None:
+    holed = split(torch.tensor([[1.0, 0.0], [float("nan"), 0.0]]), [0, 1])
+    with pytest.raises(InputError, match="row 1: the input holds NaN or infinity"):
+        arena(Dataset("rows", holed, holed), Workers(CPU))
+
+
+def test_some_queries_are_drawn_by_the_seed() -> None:
+    dataset = Dataset("rows", ROWS, ROWS)
+    drawn = [
+        Arena.prepare(nn.Identity(), dataset, VIEW, Workers(CPU), limit=2, seed=seed).rows.tolist() for seed in range(9)
+    ]
+    assert all(len(rows) == 2 and rows == sorted(rows) for rows in drawn)
+    assert len({tuple(rows) for rows in drawn}) > 1
+    again = Arena.prepare(nn.Identity(), dataset, VIEW, Workers(CPU), limit=2, seed=0).rows.tolist()
+    assert again == drawn[0]
+
+
+def test_an_empty_split_is_refused() -> None:
+    with pytest.raises(InputError, match="nothing to embed"):
+        embed(nn.Identity(), Feed(ROWS.subset([]), CPU), VIEW, Workers(CPU), 2)

@@ -1,0 +1,57 @@
+"""Export: weights and recipe as they were, and an ONNX graph that computes what torch computes."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from commands import Command
+from robustmetric.errors import InputError
+from robustmetric.jobs import assemble
+from robustmetric.jobs.export import export
+from robustmetric.jobs.folder import RunFolder
+
+
+def test_weights_and_recipe_are_copied(trained: Path, command: Command, tmp_path: Path) -> None:
+    done = command("export", trained, "--out", "deep/out")
+    assert done.code == 0 and done.out.split() == ["deep/out/model.safetensors", "deep/out/recipe.yaml"]
+    for name in ("model.safetensors", "recipe.yaml"):
+        assert (tmp_path / "deep" / "out" / name).read_bytes() == (trained / name).read_bytes()
+
+
+def test_onnx_computes_what_torch_computes_for_any_batch(trained: Path, tmp_path: Path) -> None:
+    import onnxruntime
+
+    path = tmp_path / "encoder.onnx"
+    assert export(trained, onnx=path) == [path]
+    folder = RunFolder(trained)
+    spec = folder.read_recipe()
+    model = assemble.load_model(spec, "run")
+    folder.load_weights(model)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    for batch in (1, 2, 7):
+        images = torch.rand(batch, 1, 8, 8, generator=torch.Generator().manual_seed(batch))
+        (found,) = session.run(None, {session.get_inputs()[0].name: images.numpy()})
+        with torch.no_grad():
+            expected = model.eval()(images).numpy()
+        assert found.shape == expected.shape == (batch, 64)
+        assert np.abs(found - expected).max() < 1e-5
+    assert [p.name for p in tmp_path.iterdir()] == ["encoder.onnx"], "one file, weights inside"
+
+
+def test_nothing_to_export_is_said(trained: Path, command: Command) -> None:
+    assert "nothing to export was named" in command("export", trained).error
+
+
+def test_a_folder_that_is_no_run_is_not_exported(tmp_path: Path, command: Command) -> None:
+    assert "is not a run folder" in command("export", tmp_path, "--out", "out").error
+
+
+def test_a_missing_extra_is_named(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(InputError, match=r"^--onnx needs the extra: pip install 'robustmetric\[onnx\]'$"):
+        export(trained, onnx=tmp_path / "encoder.onnx")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,64 @@
+"""What people see, and Ctrl-C at a safe point."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from robustmetric.jobs.progress import Bar, interruptible, say, terms
+
+
+def test_loss_terms_fit_a_line() -> None:
+    assert terms({"metric": 0.12345678, "structure": 12.0}) == "metric 0.1235  structure 12"
+
+
+def test_a_line_is_not_wrapped_and_brackets_stay(capsys: pytest.CaptureFixture[str]) -> None:
+    say("word " * 60 + "[bold]")
+    assert capsys.readouterr().err == "word " * 60 + "[bold]\n"
+
+
+def test_without_a_terminal_a_line_comes_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.monotonic()
+    with Bar("training", 10) as bar:
+        bar.advance(note="metric 0.5")
+        assert capsys.readouterr().err == ""
+        monkeypatch.setattr(time, "monotonic", lambda: now + 30)
+        bar.advance(2)
+    assert capsys.readouterr().err == "training: 3/10 metric 0.5\n"
+
+
+def test_other_ranks_are_silent(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.monotonic()
+    with Bar("training", 10, shown=False) as bar:
+        monkeypatch.setattr(time, "monotonic", lambda: now + 30)
+        bar.advance()
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_asks_and_a_second_one_interrupts(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt), interruptible() as stop:
+        assert not stop.asked
+        os.kill(os.getpid(), number)
+        assert stop.asked
+        os.kill(os.getpid(), number)
+    assert signal.getsignal(number) == before
+
+
+def test_outside_the_main_thread_signals_are_left_alone() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    seen = []
+
+    def work() -> None:
+        with interruptible() as stop:
+            seen.append((stop.asked, signal.getsignal(signal.SIGINT) == before))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [(False, True)]

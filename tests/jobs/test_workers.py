@@ -1,0 +1,88 @@
+"""Devices, ranks and randomness; two processes do what one does."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from commands import Command, finish, start
+from robustmetric.errors import InputError
+from robustmetric.jobs.workers import Hardware, Workers, describe, generator, leads
+
+CPU = torch.device("cpu")
+TWO = ["--devices", "2", "--accelerator", "cpu"]
+
+
+def draw(*parts: int) -> list[float]:
+    return torch.rand(4, generator=generator(CPU, *parts)).tolist()
+
+
+def test_randomness_depends_on_its_numbers_and_their_places() -> None:
+    assert draw(1, 2, 3) == draw(1, 2, 3)
+    assert len({tuple(draw(*parts)) for parts in [(1, 2), (2, 1), (1, 2, 3), (1, 3), (0, 1)]}) == 5
+
+
+@pytest.mark.parametrize(
+    "hardware",
+    [
+        Hardware(accelerator="abacus"),
+        Hardware(accelerator="cpu", precision="half"),
+        Hardware(accelerator="cpu", strategy="dpp"),
+        Hardware(accelerator="cpu", devices="none"),
+        Hardware(accelerator="cpu", devices="0"),
+    ],
+)
+def test_hardware_that_cannot_be_had_is_one_line(hardware: Hardware) -> None:
+    with pytest.raises(InputError, match="this hardware cannot be had") as caught:
+        hardware.fabric()
+    assert "\n" not in str(caught.value)
+
+
+def test_one_process_is_alone() -> None:
+    workers = Workers.of(Hardware(accelerator="cpu").fabric())
+    assert (workers.rank, workers.ranks, leads()) == (0, 1, True)
+    assert torch.equal(workers.total(torch.ones(2)), torch.ones(2))
+    assert describe(CPU) == f"CPU, {torch.get_num_threads()} threads"
+    assert describe(CPU, 2).endswith(", 2 processes")
+
+
+def test_two_processes_train_one_model(tmp_path: Path) -> None:
+    attack = "{name: pgd, ball: {name: ball, radius: 0.25}, steps: 1, step_size: 0.1}"
+    inner = f"{{name: madry, loss: {{name: triplet, miner: {{name: semihard}}}}, attack: {attack}}}"
+    defence = f"defence={{name: own_parts.Witness, folder: {tmp_path}, inner: {inner}}}"
+    words = ["train", "digits/plain", "epochs=1", defence, *TWO, "--strategy", "ddp", "--out", "run"]
+    done = finish(start(tmp_path, *words))
+    assert done.code == 0, done.err
+    assert done.out.split() == ["run"], "the first rank speaks for both"
+    weights = load_file(tmp_path / "run" / "model.safetensors")
+    assert all(bool(torch.isfinite(value).all()) for value in weights.values())
+    # 451 anchors a rank, 56 pairs a step: 9 steps, each from weights of its own, the same on both ranks.
+    first, second = ((tmp_path / f"rank{rank}.txt").read_text().split() for rank in (0, 1))
+    assert first == second and len(set(first)) == len(first) == 9
+    found = [json.loads(line) for line in (tmp_path / "run" / "results.jsonl").read_text().splitlines()]
+    assert [record["kind"] for record in found] == ["train", "validation"]
+    # 902 anchors (901, one again so that both ranks have as many) with their partners.
+    assert found[0]["count"] == pytest.approx(2 * 901, abs=4)
+    # Each rank embedded its share of the gallery.
+    assert found[1]["scores"]["R@1"] > 80
+
+
+def test_two_processes_evaluate_to_the_numbers_of_one(
+    trained: Path, suite: Path, command: Command, tmp_path: Path
+) -> None:
+    for name in ("one", "two"):
+        shutil.copytree(trained, tmp_path / name)
+        (tmp_path / name / "results.jsonl").unlink()
+    words = [suite, "--queries", 60, "--batch", 16, "--json"]
+    process = start(tmp_path, "evaluate", "two", *words, *TWO)
+    one = [json.loads(line) for line in command("evaluate", "one", *words).out.splitlines()]
+    done = finish(process)
+    assert done.code == 0, done.err
+    two = [json.loads(line) for line in done.out.splitlines()]
+    assert [record["name"] for record in two] == ["clean", "ES", "ES", "CA+"]
+    for left, right in zip(one, two, strict=True):
+        assert left["settings"] == right["settings"]
+        assert left["scores"] == pytest.approx(right["scores"], abs=0.02)

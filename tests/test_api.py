@@ -1,0 +1,116 @@
+"""Two functions for people with their own loop."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import robustmetric
+from robustmetric.errors import InputError
+from robustmetric.models.encoder import Encoder
+
+
+class Means(nn.Module):
+    """Four quadrants' brightness, not of unit length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(7.0))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.scale * nn.functional.adaptive_avg_pool2d(images, 2).flatten(1)
+
+
+def images_and_labels() -> tuple[Tensor, Tensor]:
+    """Four classes of 32 images, each with one bright quadrant."""
+    generator = torch.Generator().manual_seed(0)
+    images = 0.2 * torch.rand(128, 1, 8, 8, generator=generator)
+    labels = torch.arange(128) % 4
+    for i, label in enumerate(labels.tolist()):
+        row, column = divmod(label, 2)
+        images[i, :, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4] += 0.6
+    return images, labels
+
+
+def test_a_good_encoder_is_perfect_until_it_is_attacked() -> None:
+    images, labels = images_and_labels()
+    records = robustmetric.evaluate(Means(), images, labels, suite="demo")
+    assert records[0].name == "clean" and records[0].scores["R@1"] == 100.0
+    # 31 of the 127 other images are of the same class.
+    assert records[0].settings["chance"] == pytest.approx(100 * 31 / 127)
+    shifts = [record.scores["ES:R"] for record in records if record.name == "ES"]
+    assert len(shifts) == 5 and shifts[-1] < 50 < shifts[0]
+    assert all(record.settings["suite"] == "demo" and record.count == 128 for record in records)
+
+
+def test_labels_may_be_any_whole_numbers_in_a_list() -> None:
+    images, labels = images_and_labels()
+    names = [(-5, 7, 1000, 3)[label] for label in labels.tolist()]
+    (clean, *_) = robustmetric.evaluate(Means(), images, names, suite="demo", radius=0.1, queries=8)
+    assert clean.scores["R@1"] == 100.0 and clean.count == 8
+
+
+def test_the_encoder_is_left_as_it_was() -> None:
+    images, labels = images_and_labels()
+    encoder = Means().train()
+    robustmetric.evaluate(encoder, images, labels, suite="demo", radius=0.1)
+    assert encoder.training and encoder.scale.requires_grad and encoder.scale.grad is None
+
+
+def test_an_attack_stays_in_the_ball_on_bytes_and_depends_on_its_seed_alone() -> None:
+    images, labels = images_and_labels()
+    moved = robustmetric.attack(Means(), images, labels, "ES", suite="demo", radius=0.1)
+    assert moved.shape == images.shape
+    # The images themselves are first rounded to bytes: half a level more.
+    assert float((moved - images).abs().max()) <= 0.1 + 0.5 / 255 + 1e-5
+    assert float((moved - images).abs().max()) > 0.05
+    assert torch.allclose(moved * 255, (moved * 255).round(), atol=1e-3)
+    assert torch.equal(moved, robustmetric.attack(Means(), images, labels, "ES", suite="demo", radius=0.1))
+    other = robustmetric.attack(Means(), images, labels, "ES", suite="demo", radius=0.1, seed=1)
+    assert not torch.equal(moved, other)
+
+
+def test_radius_0_gives_the_images_back() -> None:
+    images, labels = images_and_labels()
+    still = robustmetric.attack(Means(), images, labels, "ES", suite="demo", radius=0.0)
+    assert torch.allclose(still, (images * 255).round() / 255, atol=1e-6)
+
+
+@pytest.mark.parametrize("function", [robustmetric.evaluate, robustmetric.attack])
+def test_bad_input_is_one_clear_line(function) -> None:  # type: ignore[no-untyped-def]  # two signatures
+    images, labels = images_and_labels()
+    for bad, message in [
+        ((images, [0, 1, 2]), "128 images and 3 labels"),
+        ((images[:1], labels[:1]), "1 images cannot search one another"),
+        ((images * float("nan"), labels), "NaN or infinity"),
+        ((images * 255, labels), r"the images span \[.*\]; expected \[0, 1\]"),
+        ((images - 1, labels), "normalise inside the encoder"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            function(Means(), *bad, suite="demo")
+    with pytest.raises(InputError, match=r"radius -0\.1 is not a distance"):
+        function(Means(), images, labels, suite="demo", radius=-0.1)
+    with pytest.raises(InputError, match="no suite we ship; did you mean 'demo'"):
+        function(Means(), images, labels, suite="dmeo")
+    with pytest.raises(InputError, match="a batch of 0 images"):
+        function(Means(), images, labels, suite="demo", batch_size=0)
+
+
+def test_an_unknown_attack_of_a_suite_is_named() -> None:
+    with pytest.raises(InputError, match="'EX' is not an attack of suite 'demo'"):
+        robustmetric.attack(Means(), *images_and_labels(), "EX", suite="demo")
+
+
+def test_an_encoder_that_gives_nan_is_named_with_the_image() -> None:
+    broken = Means()
+    with torch.no_grad():
+        broken.scale.fill_(float("nan"))
+    with pytest.raises(InputError, match="embedding of image 0 holds NaN"):
+        robustmetric.evaluate(broken, *images_and_labels(), suite="demo")
+
+
+def test_an_encoder_of_ours_is_taken_as_it_is() -> None:
+    from robustmetric.api import unit
+
+    ours = Encoder(Means())
+    assert unit(ours) is ours
+    assert torch.allclose(unit(Means())(torch.rand(3, 1, 8, 8)).norm(dim=1), torch.ones(3))

@@ -1,0 +1,75 @@
+"""Every recipe and suite we ship builds, and its header says what it is and how to run it."""
+
+from pathlib import Path
+
+import pytest
+
+from robustmetric import recipe
+from robustmetric.attacks.base import Attack
+from robustmetric.catalogue import NAMES
+from robustmetric.data.protocols import Sampler, Source, Transform
+from robustmetric.defences.base import Defence
+from robustmetric.jobs.assemble import load_model, load_suite, resolve
+from robustmetric.models.checkpoint import find_weights
+from robustmetric.optimise import Optimiser
+
+RECIPES = recipe.listing()
+SUITES = recipe.listing("suites")
+KINDS = {"data": Source, "defence": Defence, "sampler": Sampler, "optimiser": Optimiser}
+
+
+def header(path: Path) -> list[str]:
+    """The comment lines at the top."""
+    lines = path.read_text().splitlines()
+    return [line[1:].strip() for line in lines[: next(i for i, line in enumerate(lines) if not line.startswith("#"))]]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_part_of_a_recipe_builds_without_its_data(name: str) -> None:
+    spec, where = resolve(name, [])
+    variables = {"classes": 10, "dim": 16}
+    for key, kind in KINDS.items():
+        assert isinstance(recipe.build(spec[key], NAMES, f"{where}.{key}", variables), kind), key
+    for key in ("augment", "view"):
+        if key in spec:
+            assert isinstance(recipe.build(spec[key], NAMES, f"{where}.{key}"), Transform)
+    assert isinstance(spec["epochs"], int) and spec["epochs"] > 0
+    assert load_suite(spec.get("suite", "ers224")).trials
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_model_of_a_recipe_builds_with_weights_to_be_found_elsewhere(name: str) -> None:
+    spec, where = resolve(name, [])
+    model = dict(spec["model"])
+    # Pretrained weights are files or downloads that need not be here; the architecture must be right all the same.
+    if "weights" in model:
+        model["weights"] = None
+    built = load_model({**spec, "model": model}, where)
+    assert sum(parameter.numel() for parameter in built.parameters()) > 0
+
+
+@pytest.mark.parametrize("name", [*RECIPES, *(f"suites/{suite}" for suite in SUITES)])
+def test_a_header_says_what_it_is_and_how_to_run_it(name: str) -> None:
+    lines = header(recipe.shelf() / f"{name}.yaml")
+    assert len(lines[0]) > 20, "what it is"
+    commands = [line for line in lines if line.startswith("command: robustmetric ")]
+    assert len(commands) == 1
+    assert name.removeprefix("suites/") in commands[0].split()[3:], "the command runs this very file"
+    assert commands[0].split()[2] == ("evaluate" if name.startswith("suites/") else "train")
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_every_suite_loads(name: str) -> None:
+    suite = load_suite(name)
+    assert suite.name == name and suite.trials
+    for trial in suite.trials:
+        assert isinstance(trial.attack, Attack)
+        assert 0 < trial.engine.ball.radius <= 1
+
+
+def test_weights_that_are_nowhere_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from robustmetric.errors import InputError
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="neither a file here nor under ROBUSTMETRIC_DATA"):
+        find_weights("gone.pth")
