@@ -2,10 +2,10 @@
 
     python benchmarks/miners.py [--device cuda] [--batch 112] [--dim 512] [--threads 1]
 
-Both sides start from embeddings, so both include the distance matrix; what ours takes alone is shown too, as no miner
-that needs it can be faster. The ratio is that of the fastest calls: on a busy machine the loop, whose calls are long, is
-interrupted more often, which would flatter us in a median (given in the results beside it). Exit code 1 where, on a
-CPU, the geometric mean of the ratios falls below 20.
+Both sides start from embeddings, so both include the distance matrix; ours alone is shown too: no miner that needs it
+can be faster. Ratios are those of the fastest calls: on a busy machine the long calls of the loop are cut up more,
+which flatters us in the median (kept in the results beside it). Exit code 1 where, on a CPU, the geometric mean of the
+ratios falls below 20.
 """
 
 import argparse

@@ -207,8 +207,8 @@ def make_copy(home: Path) -> Path:
     return home
 
 
-def passes(home: Path, tests: list[str]) -> bool:
-    """Whether these tests pass in this copy, within the time limit."""
+def passes(home: Path, tests: list[str]) -> bool | None:
+    """Whether these tests pass in this copy; None where they ran into the time limit."""
     command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "--hypothesis-seed=0", *tests]
     environment = os.environ | {
         "PYTHONPATH": str(home / "src"),
@@ -220,12 +220,12 @@ def passes(home: Path, tests: list[str]) -> bool:
             command, cwd=home, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=LIMIT
         )
     except subprocess.TimeoutExpired:
-        return False
+        return None
     return done.returncode == 0
 
 
-def survives(mutant: Mutant, homes: "queue.Queue[Path]") -> bool:
-    """Whether no test fails when this mutant takes the place of its file, in whichever copy is free."""
+def survives(mutant: Mutant, homes: "queue.Queue[Path]") -> bool | None:
+    """Whether no test fails with this mutant in place of its file, in whichever copy is free; None: too slow to say."""
     home = homes.get()
     place = home / PACKAGE / mutant.file
     original = place.read_text()
@@ -253,14 +253,18 @@ def main() -> int:
         if not passes(first, folders):
             print(f"the tests fail without any mutant; expected them to pass first: pytest {' '.join(folders)}")
             return 2
-        caught = 0
+        caught = slow = 0
         with ThreadPoolExecutor(options.jobs) as pool:
             for mutant, survived in pool.map(lambda mutant: (mutant, survives(mutant, homes)), chosen):
                 caught += not survived
+                slow += survived is None
                 if survived:
                     print(f"survived  {mutant}", flush=True)
     share = 100 * caught / max(1, len(chosen))
-    print(f"{caught} of {len(chosen)} mutants caught ({share:.0f} %)")
+    print(
+        f"{caught} of {len(chosen)} mutants caught ({share:.0f} %)"
+        + (f", {slow} of them by the time limit" if slow else "")
+    )
     return 0 if share >= THRESHOLD else 1
 
 

@@ -57,7 +57,7 @@ def test_the_python_of_the_readme_runs_as_printed(capsys):
     names = {"encoder": nn.Sequential(nn.Flatten(), nn.Linear(64, 8)), "images": images, "labels": labels}
     (snippet,) = blocks("README.md", "python")
     exec(snippet, names)
-    assert [record.name for record in names["records"]][0] == "clean"
+    assert names["records"][0].name == "clean"
     assert {"CA+", "CA-", "QA+", "QA-", "TMA", "ES", "LTM", "GTM", "GTT"} <= {r.name for r in names["records"]}
     assert names["fooled"].shape == images.shape
     assert float((names["fooled"] - images).abs().max()) <= 8 / 255 + 1e-6

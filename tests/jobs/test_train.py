@@ -4,6 +4,7 @@ import json
 import random
 import shlex
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -16,7 +17,6 @@ from robustmetric import recipe, records
 from robustmetric.errors import InputError
 from robustmetric.jobs.train import train
 
-MADRY = recipe.shelf() / "digits" / "madry.yaml"
 QUICK = "defence.attack.steps=2"
 
 
@@ -39,10 +39,13 @@ def same_weights(one: Path, other: Path) -> bool:
     return (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
 
 
-def wait_for(path: Path, seconds: float = 90) -> None:
+def wait_for(path: Path, process: subprocess.Popen[str], seconds: float = 120) -> None:
+    """Until the process has written the file; one that ends or takes too long is shown, not waited for."""
     ends = time.monotonic() + seconds
     while not path.exists():
-        assert time.monotonic() < ends, f"{path} did not come"
+        if process.poll() is not None or time.monotonic() > ends:
+            process.kill()
+            pytest.fail(f"{path} did not come: {finish(process)}")
         time.sleep(0.01)
 
 
@@ -50,7 +53,7 @@ def test_a_run_killed_at_a_random_moment_resumes_to_the_same_weights(tmp_path: P
     words = ["train", "digits/madry", "epochs=4", "checkpoint_seconds=0", QUICK]
     assert command(*words, "--out", "whole").code == 0
     process = start(tmp_path, *words, "--out", "killed")
-    wait_for(tmp_path / "killed" / "state.pt")
+    wait_for(tmp_path / "killed" / "state.pt", process)
     time.sleep(random.Random(20).uniform(0.0, 0.6))
     process.send_signal(signal.SIGKILL)
     assert finish(process).code == -signal.SIGKILL
@@ -81,7 +84,7 @@ def test_ctrl_c_saves_the_state_and_the_printed_command_goes_on(tmp_path: Path, 
 def test_sigint_stops_a_process_of_its_own(tmp_path: Path, command: Command) -> None:
     recipe_file = own_recipe(tmp_path / "own.yaml", signalled(at=-1, pause=0.05), "epochs: 50\n")
     process = start(tmp_path, "train", recipe_file, "--out", "run")
-    wait_for(tmp_path / "run" / "state.pt")
+    wait_for(tmp_path / "run" / "state.pt", process)
     process.send_signal(signal.SIGINT)
     stopped = finish(process)
     assert stopped.code == 130, stopped.err

@@ -222,7 +222,9 @@ def test_the_network_runs_channels_last(tiny: nn.Module) -> None:
     tiny.trunk[2].register_forward_hook(
         lambda _module, args, _output: formats.append(args[0].is_contiguous(memory_format=torch.channels_last))
     )
-    FastView(tiny)(images())
+    view = FastView(tiny)
+    assert not view.compiled
+    view(images())
     FastView(tiny, channels_last=False)(images())
     assert formats == [True, False]
 
@@ -378,6 +380,7 @@ def test_wrong_inputs_say_what_the_model_says(tiny: nn.Module) -> None:
 
 def test_the_cached_view_is_one_per_model_and_options_and_always_fresh(tiny: nn.Module) -> None:
     view = fast_view(tiny)
+    assert (view.fold, view.dtype, view.channels_last, view.compiled) == (True, None, True, False)
     assert fast_view(tiny) is view and fast_view(tiny, fold=False) is not view
     assert fast_view(tiny, fold=False).folded == 0 and view.folded == 2
     tiny.trunk[9].weight.data.neg_()

@@ -20,6 +20,8 @@ from robustmetric.types import Embeddings, Inputs
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+Copies = tuple[list[str], list[Tensor]]
+"""Names of the model's tensors, and the shadow's that take them over."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,6 @@ class FastView:
         compiled: bool = False,
     ) -> None:
         self._compiled: Callable[[Tensor], Tensor] | None
-        self._shadow: nn.Module
         self.fold, self.dtype, self.channels_last, self.compiled = fold, dtype, channels_last, compiled
         # Weak, so that a cache of views does not keep its models alive.
         self._model = weakref.ref(model)
@@ -74,19 +75,17 @@ class FastView:
                 # Eager first: what is the input's fault raises here, as it would from the model.
                 embeddings = self._shadow(x)
                 self._compiled = None
-                _warn(f"torch.compile failed, so the fast view runs without it ({_first_line(error)})")
+                _warn("torch.compile failed, so the fast view runs without it", error)
                 return embeddings
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Take over the model's present weights: in place, a few kernels, no host synchronisation."""
-        model = self._model()
-        if model is None:
+        if (model := self._model()) is None:
             raise InputError("the model of this fast view no longer exists; keep a reference to it")
         present = _tensors(model)
         if _layout(present) != self._layout:
             self._build(model)  # moved to another device, or a layer was replaced
-            present = _tensors(model)
         for names, targets in self._copies:
             torch._foreach_copy_(targets, [present[name] for name in names])
         if self._folds:
@@ -98,7 +97,7 @@ class FastView:
         self._layout = _layout(sources)
         shadow = deepcopy(model).eval().requires_grad_(False)
         owners = list(_encoders(shadow))
-        regions = [(f"{name}.trunk".lstrip("."), owner.get_submodule("trunk")) for name, owner in owners]
+        regions = [(f"{name}.trunk.".lstrip("."), owner.get_submodule("trunk")) for name, owner in owners]
         self._folds: list[Fold] = []
         failures = []
         for prefix, region in regions or [("", shadow)]:
@@ -106,17 +105,16 @@ class FastView:
                 try:
                     self._folds += _fold(shadow, prefix, region)
                 except Exception as error:  # whatever the model's own forward makes of a symbolic input
-                    failures.append(_first_line(error))
+                    failures.append(error)
             _convert(region, self._dtype(region), self.channels_last)
         if failures:
-            _warn(f"batch norm of {type(model).__name__} stays unfolded: torch.fx cannot trace it ({failures[0]})")
+            _warn(f"batch norm of {type(model).__name__} stays unfolded: torch.fx cannot trace it", failures[0])
         self.folded = len(self._folds)
         written = {id(tensor) for fold in self._folds for tensor in (fold.weight, fold.bias)}
         self._copies = _copies(_tensors(shadow), sources, written)
-        for _, owner in owners:
-            trunk = owner.get_submodule("trunk")
+        for (_, owner), (_, trunk) in zip(owners, regions, strict=True):
             owner.register_module("trunk", Cast(trunk, self._dtype(trunk), self.channels_last))
-        self._shadow = shadow if owners else Cast(shadow, self._dtype(shadow), self.channels_last)
+        self._shadow: nn.Module = shadow if owners else Cast(shadow, self._dtype(shadow), self.channels_last)
         self._compiled = torch.compile(self._shadow, dynamic=False) if self.compiled else None
 
     def _dtype(self, region: nn.Module) -> torch.dtype:
@@ -164,9 +162,7 @@ class PairTracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return isinstance(m, _BatchNorm) or not any(isinstance(layer, _BatchNorm) for layer in m.modules())
 
-    def call_module(
-        self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def call_module(self, m: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # Without decorators: a run-time type check would refuse the symbolic input.
         return super().call_module(m, partial(inspect.unwrap(type(m).forward), m), args, kwargs)
 
@@ -195,9 +191,9 @@ def _fold(shadow: nn.Module, prefix: str, region: nn.Module) -> list[Fold]:
         convolution.bias = nn.Parameter(zeros.clone(), requires_grad=False)
         parent, _, child = norm_name.rpartition(".")
         region.get_submodule(parent).register_module(child, _rest(norm))
-        names = [f"{prefix}.{name}".lstrip(".") for name in (convolution_name, norm_name)]
         constants = torch.full_like(zeros, norm.eps), torch.ones_like(zeros), zeros
-        folds.append(Fold(names[0], names[1], convolution.weight, convolution.bias, *constants))
+        names = prefix + convolution_name, prefix + norm_name
+        folds.append(Fold(*names, convolution.weight, convolution.bias, *constants))
     return folds
 
 
@@ -229,10 +225,9 @@ def _is_plain_convolution(layer: nn.Module) -> bool:
 
 def _is_fixed_norm(layer: nn.Module) -> bool:
     """In eval mode a fixed affine map, since it has running statistics; timm's applies an activation behind it."""
-    if not isinstance(layer, _BatchNorm) or layer.running_mean is None:
-        return False
-    if type(layer) in BATCH_NORMS:
-        return True
+    has_statistics = isinstance(layer, _BatchNorm) and layer.running_mean is not None
+    if not has_statistics or type(layer) in BATCH_NORMS:
+        return has_statistics
     from timm.layers.norm_act import BatchNormAct2d  # here: few models need it, and timm is slow to import
 
     return type(layer) is BatchNormAct2d
@@ -264,39 +259,39 @@ def _convert(region: nn.Module, dtype: torch.dtype, channels_last: bool) -> None
     for layer in region.modules():
         if type(layer) in BATCH_NORMS:
             layer.float()
-    if channels_last:
-        for parameter in region.parameters():
-            if parameter.dim() == 4:
-                parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+    for parameter in region.parameters():
+        if channels_last and parameter.dim() == 4:
+            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
 
 
-def _copies(
-    targets: dict[str, Tensor], sources: dict[str, Tensor], written: set[int]
-) -> list[tuple[list[str], list[Tensor]]]:
-    """Names and targets of all that is copied as it is, grouped so that one kernel serves a group."""
-    groups: dict[object, tuple[list[str], list[Tensor]]] = {}
+def _copies(targets: dict[str, Tensor], sources: dict[str, Tensor], written: set[int]) -> list[Copies]:
+    """All that is copied as it is, grouped so that one kernel serves a group."""
+    groups: dict[object, Copies] = {}
     for name, target in targets.items():
         if id(target) not in written:
             source = sources[name]
             kind = source.dtype, target.dtype, source.stride() == target.stride()
-            names, tensors = groups.setdefault(kind, ([], []))
-            names.append(name)
-            tensors.append(target)
+            group = groups.setdefault(kind, ([], []))
+            group[0].append(name)
+            group[1].append(target)
     return list(groups.values())
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers by name, tied ones under each of their names."""
-    return dict([*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)])
+    """Parameters and buffers by name; those tied between layers under each layer's name."""
+    # One walk of our own: named_parameters and named_buffers take twice as long, which every refresh would pay.
+    return {
+        f"{prefix}.{name}": tensor
+        for prefix, module in model.named_modules()
+        for name, tensor in (*module._parameters.items(), *module._buffers.items())
+        if tensor is not None
+    }
 
 
 def _layout(tensors: dict[str, Tensor]) -> list[tuple[str, torch.Size, torch.device]]:
     return [(name, tensor.shape, tensor.device) for name, tensor in tensors.items()]
 
 
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, stacklevel=3)
+def _warn(message: str, error: Exception) -> None:
+    reason = f"{type(error).__name__}: {error}".splitlines()[0]
+    warnings.warn(f"{message} ({reason})", stacklevel=3)

@@ -162,7 +162,7 @@ def to_text(tables: Iterable[Summary], width: int = 100) -> str:
         for summary in tables:
             # Text, not str: a run called "[red]" is a name, not markup.
             caption = f"Below each value its 95 % interval, rounded outwards. {DASH} not measured."
-            table = RichTable(title=Text(str(summary.protocol)), title_justify="left", caption=caption)
+            table = RichTable(title=Text(str(summary.protocol)), title_justify="left", caption=caption, pad_edge=False)
             table.add_column("run", overflow="fold")
             for column in summary.columns:
                 heading = f"{summary.quantity(column)} {describe(column.score).arrow}\n{summary.radius(column)}"
