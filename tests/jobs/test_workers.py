@@ -86,3 +86,11 @@ def test_two_processes_evaluate_to_the_numbers_of_one(
     for left, right in zip(one, two, strict=True):
         assert left["settings"] == right["settings"]
         assert left["scores"] == pytest.approx(right["scores"], abs=0.02)
+
+
+def test_randomness_differs_with_every_part_and_with_their_number():
+    cpu = torch.device("cpu")
+    parts = [(1, 2), (1, 2, 0), (2, 1), (1, 3), (-1, 2), (1,)]
+    seeds = {generator(cpu, *these).initial_seed() for these in parts}
+    assert len(seeds) == len(parts)
+    assert generator(cpu, 1, 2).initial_seed() == generator(cpu, 1, 2).initial_seed()

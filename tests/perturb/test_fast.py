@@ -458,6 +458,7 @@ def test_a_refresh_compiles_nothing_again() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_on_the_gpu_the_view_is_bfloat16_and_follows_the_model(tiny: nn.Module) -> None:
     view = FastView(tiny)
     tiny.cuda()
@@ -466,7 +467,7 @@ def test_on_the_gpu_the_view_is_bfloat16_and_follows_the_model(tiny: nn.Module) 
     embeddings = view(x)
     assert embeddings.is_cuda and embeddings.dtype == torch.float32
     assert 1e-5 < (embeddings - reference(tiny, x)).abs().max() < 0.02
-    torch.testing.assert_close(FastView(tiny, dtype=torch.float32)(x), reference(tiny, x), atol=1e-3, rtol=0)
+    torch.testing.assert_close(FastView(tiny, dtype=torch.float32)(x), reference(tiny, x), atol=5e-3, rtol=0)  # TF32
     with torch.no_grad():
         tiny.trunk[9].weight.neg_()
     torch.cuda.set_sync_debug_mode("error")
