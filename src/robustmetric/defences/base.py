@@ -1,11 +1,13 @@
 """A defence turns a batch into named loss terms, whose sum is minimised."""
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
 
-from robustmetric.types import Batch
+from robustmetric.perturb.pgd import View, frozen
+from robustmetric.types import Batch, Embed
 
 
 class Defence(nn.Module, ABC):
@@ -13,6 +15,12 @@ class Defence(nn.Module, ABC):
 
     replays: int = 1
     """Optimiser steps per batch (free adversarial training: 4)."""
+    view: View = "exact"
+    """How attacks inside the defence see the model; the training job sets it from the recipe."""
+
+    def attacked(self, model: nn.Module) -> AbstractContextManager[Embed]:
+        """The model to attack, as `view` says."""
+        return frozen(model, self.view)
 
     @abstractmethod
     def forward(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> dict[str, Tensor]:

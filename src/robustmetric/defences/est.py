@@ -7,7 +7,6 @@ from robustmetric.attacks.base import Engine
 from robustmetric.attacks.objectives import nudged, shift
 from robustmetric.defences.base import Defence
 from robustmetric.losses.base import MetricLoss
-from robustmetric.perturb.pgd import frozen
 from robustmetric.types import Batch
 
 
@@ -20,7 +19,7 @@ class EmbeddingShiftedTriplet(Defence):
         self.attack = attack
 
     def forward(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> dict[str, Tensor]:
-        with frozen(model) as embed:
+        with self.attacked(model) as embed:
             with torch.no_grad():
                 origin = nudged(embed(batch.inputs), generator)
             adversarial = self.attack(lambda x: shift(embed(x), origin), batch.inputs, generator)

@@ -28,7 +28,7 @@ class Madry(Defence):
 
     def forward(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         labels = batch.labels
-        with frozen(model) as embed, frozen(self.loss):
+        with self.attacked(model) as embed, frozen(self.loss):
             with torch.no_grad():
                 triplets = self.loss.mine(embed(batch.inputs), labels, generator)
             # The loss couples the rows of a batch, so every row climbs the same number.

@@ -18,7 +18,7 @@ from robustmetric.data.transforms import Identity
 from robustmetric.defences.base import Defence
 from robustmetric.errors import InputError, nearest
 from robustmetric.optimise import Optimiser
-from robustmetric.perturb.pgd import PGD
+from robustmetric.perturb.pgd import PGD, View
 from robustmetric.recipe import Spec
 
 IDENTITY = Identity()
@@ -46,6 +46,8 @@ class Plan:
     """What training images go through."""
     view: Transform = IDENTITY
     """What evaluated images go through."""
+    attack_view: View = "exact"
+    """How attacks see the model in training: "fast" and "compiled" fold batch norm and use bfloat16 on a GPU."""
     seed: int = 0
     validate_every: int = 0
     """Measure clean retrieval every so many epochs; 0: at the end only."""

@@ -79,6 +79,7 @@ def fit(
 ) -> None:
     """The loop: every epoch, every batch, one step; saved as it goes, measured at the end."""
     torch.backends.cudnn.benchmark = fabric.device.type == "cuda"
+    plan.defence.view = plan.attack_view
     optimiser = plan.optimiser.build(plan.model, plan.defence)
     module, optimizer = fabric.setup(Step(plan.model, plan.defence), optimiser)
     feed = Feed(dataset.train, fabric.device)

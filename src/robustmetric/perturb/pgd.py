@@ -4,14 +4,18 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from robustmetric.errors import InputError
 from robustmetric.perturb.ball import Ball
-from robustmetric.types import Inputs, Value
+from robustmetric.perturb.fast import fast_view
+from robustmetric.types import Embed, Inputs, Value
+
+View = Literal["exact", "fast", "compiled"]
+"""How an attack sees the model."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +88,17 @@ def evaluate(value: Value, x: Inputs) -> Tensor:
 
 
 @contextmanager
-def frozen(model: nn.Module) -> Iterator[nn.Module]:
-    """The model as an attacker sees it: eval mode, no parameter gradients; both restored on exit."""
+def frozen(model: nn.Module, view: View = "exact") -> Iterator[Embed]:
+    """The model as an attacker sees it: eval mode, no parameter gradients; both restored on exit.
+
+    `view` "fast" is a shadow of the present weights with batch norm folded away, in bfloat16 on a GPU; "compiled" also
+    goes through `torch.compile`. Both are for training attacks: evaluations stay "exact".
+    """
+    if view not in get_args(View):
+        raise InputError(f"view {view!r} is not known; expected {', '.join(map(repr, get_args(View)))}")
+    if view != "exact":
+        yield fast_view(model, compiled=view == "compiled")
+        return
     modes = [(module, module.training) for module in model.modules()]
     wanted = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     try:
