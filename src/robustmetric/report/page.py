@@ -65,6 +65,7 @@ def render(runs: Sequence[Run], command: str) -> str:
     )
     tables = summaries(runs)
     lines = full(runs)
+    galleries = _galleries(runs)
     return environment.get_template("page.html.j2").render(
         title=" against ".join(run.label for run in runs) if len(runs) < 4 else f"{len(runs)} runs compared",
         runs=runs,
@@ -73,7 +74,8 @@ def render(runs: Sequence[Run], command: str) -> str:
         training=plots.training(runs, name="training"),
         lines=lines,
         meanings=_meanings([line.score for line in lines]),
-        galleries=_galleries(runs),
+        galleries=galleries,
+        opened=_opened(galleries),
         fewest_seeds=_fewest_seeds(runs),
         command=command,
     )
@@ -102,6 +104,12 @@ def _meanings(used: Sequence[str]) -> dict[str, Score]:
     """The scores on this page with what they mean: the known ones in our order, then any others."""
     known = [name for name in SCORES if name in used]
     return {name: describe(name) for name in dict.fromkeys([*known, *used])}
+
+
+def _opened(galleries: Sequence[tuple[str, list[tuple[Run, Gallery]]]]) -> str:
+    """The title of the gallery to show unfolded: the middle radius of the first attack."""
+    first = [title for title, pairs in galleries if pairs[0][1].attack == galleries[0][1][0][1].attack]
+    return first[len(first) // 2] if first else ""
 
 
 def _galleries(runs: Sequence[Run]) -> list[tuple[str, list[tuple[Run, Gallery]]]]:
