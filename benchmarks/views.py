@@ -1,0 +1,123 @@
+"""What a training attack costs under each view of the model, against the plain way, in one run.
+
+    python benchmarks/views.py --device cuda [--architecture mobilenet_v2] [--batch 168] [--size 224] [--steps 8]
+
+The attack raises hardness, d(a,p) - d(a,n), of triplets of images: the inner loop of hardness-style training. The plain
+way is `reference.perturb`: fp32, weight gradients on, optimisers per step, `.item()` per step. Batch norm statistics
+are those of random images, so that no view works on a collapsed network. TF32 is off throughout.
+"""
+
+import argparse
+import statistics
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import reference
+from pgd import RESULTS, Loop, measure
+from robustmetric.jobs.workers import describe, full_precision
+from robustmetric.losses.triplet import hardness
+from robustmetric.models.backbone import encoder
+from robustmetric.perturb.ball import Ball
+from robustmetric.perturb.fast import fast_view
+from robustmetric.perturb.pgd import PGD, View, frozen, value_and_gradient
+from robustmetric.records import context, write_json
+
+RADIUS, STEP = 8 / 255, 1 / 255
+
+
+def height(z: Tensor) -> Tensor:
+    """What is climbed: the hardness of each triplet."""
+    return hardness(*z.chunk(3))
+
+
+def settled(architecture: str, weights: str | None, clean: Tensor) -> nn.Module:
+    """A network whose batch norms know the images."""
+    model = encoder(architecture, weights=weights).to(clean.device)
+    if weights is None:
+        with torch.no_grad():
+            for _ in range(20):
+                model(clean)
+    return model.eval()
+
+
+def engine_loop(model: nn.Module, clean: Tensor, steps: int, view: View) -> Loop:
+    """Our engine with one view; the view's refresh is part of the time, as in training."""
+    engine = PGD(Ball(RADIUS), steps=steps, step_size=STEP, random_start=False)
+
+    def loop() -> Tensor:
+        with frozen(model, view) as embed:
+            # One number per image: a triplet's hardness belongs to its three images.
+            return engine(lambda x: height(embed(x)).repeat(3) / 3, clean)
+
+    return loop
+
+
+def plain_loop(model: nn.Module, clean: Tensor, steps: int) -> Loop:
+    """The plain way."""
+    climb = reference.Climb(RADIUS, STEP, steps)
+    return lambda: reference.perturb(model, lambda z: -height(z).sum(), clean, climb)
+
+
+def agreement(model: nn.Module, clean: Tensor, view: View) -> float:
+    """Share of pixels, among the larger half of the gradient, whose sign the view gets right at the clean images."""
+    with frozen(model) as embed:
+        _, exact = value_and_gradient(lambda x: height(embed(x)), clean)
+    with frozen(model, view) as embed:
+        _, other = value_and_gradient(lambda x: height(embed(x)), clean)
+    large = exact.abs() >= exact.abs().flatten()[:: max(1, exact.numel() // 10**6)].median()
+    return float((exact.sign() == other.sign())[large].float().mean())
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--architecture", default="resnet18")
+    parser.add_argument("--weights", default=None, help="a file of ImageNet weights")
+    parser.add_argument("--size", type=int, default=224)
+    parser.add_argument("--batch", type=int, default=168)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--repeats", type=int, default=7)
+    return parser.parse_args()
+
+
+@full_precision()
+def main() -> None:
+    options = parse()
+    device = torch.device(options.device)
+    torch.manual_seed(0)
+    torch.backends.cudnn.benchmark = True
+    clean = torch.rand(options.batch, 3, options.size, options.size, device=device)
+    model = settled(options.architecture, options.weights, clean)
+    views: tuple[View, ...] = ("exact", "fast", "compiled") if device.type == "cuda" else ("exact", "fast")
+    loops = {"plain way": plain_loop(model, clean, options.steps)}
+    loops |= {view: engine_loop(model, clean, options.steps, view) for view in views}
+    times = measure(loops, device, options.repeats)
+    moved = {name: loop().detach() for name, loop in loops.items()}
+    with torch.no_grad():
+        reached = {name: float(height(model(x)).mean()) for name, x in moved.items()}
+    rows = {}
+    print(f"{options.architecture}, {options.batch} x {options.size} px, {options.steps} steps, {describe(device)}")
+    print(f"{'':<12}{'ms':>9}{'faster':>8}{'hardness':>10}{'signs':>8}")
+    for name, values in times.items():
+        milliseconds = 1000 * statistics.median(values)
+        faster = statistics.median(a / b for a, b in zip(times["plain way"], values, strict=True))
+        signs = agreement(model, clean, name) if name in views else 1.0  # type: ignore[arg-type]  # a view, as tested
+        rows[name] = {"milliseconds": milliseconds, "faster": faster, "hardness": reached[name], "signs": signs}
+        print(f"{name:<12}{milliseconds:>9.1f}{faster:>8.2f}{reached[name]:>10.4f}{signs:>8.3f}")
+    with torch.no_grad():
+        before = float(height(model(clean)).mean())
+    figures = {
+        "settings": {**vars(options), "weights": options.weights is not None},
+        "hardness_before": before,
+        "views": rows,
+        "batch_norms_folded": fast_view(model).folded,
+        "context": context(describe(device)),
+    }
+    RESULTS.mkdir(exist_ok=True)
+    write_json(Path(RESULTS) / f"views-{options.architecture}-{device.type}.json", figures)
+
+
+if __name__ == "__main__":
+    main()
