@@ -25,6 +25,22 @@ def test_digits_are_real_images_of_disjoint_classes() -> None:
     assert dataset.train.names[0] == "digits/0000" and dataset.train.labels[:5].tolist() == [0, 1, 2, 3, 4]
 
 
+def test_digits_hold_training_classes_out_on_request() -> None:
+    held = Digits(validation=0.4).load()
+    # 0.4 of the five training classes: two are searched, three train; 5-9 play no part.
+    assert len(held.queries.class_names) == 2 and len(held.train.class_names) == 3
+    assert sorted(held.train.class_names + held.queries.class_names) == list("01234")
+    assert held.train.n + held.queries.n == 901 and held.gallery is None
+    assert Digits(validation=0.4).load().queries.class_names == held.queries.class_names
+
+
+@pytest.mark.parametrize("share", [1.0, -0.1])
+def test_a_validation_share_that_is_none_is_refused(share: float) -> None:
+    for make in (Digits, Mnist, Fashion, lambda validation: Tabular("t.npz", validation=validation)):
+        with pytest.raises(InputError, match="not a share of the classes"):
+            make(validation=share)
+
+
 def idx(path: Path, values: np.ndarray, packed: bool) -> None:
     content = struct.pack(f">i{values.ndim}i", 0x0800 + values.ndim, *values.shape) + values.tobytes()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,6 +74,17 @@ def test_fashion_has_its_own_folder_and_class_names(tmp_path: Path) -> None:
     assert Mnist(str(tmp_path), variant="fashion").load().name == "fashion"
     with pytest.raises(InputError, match="holds no mnist data; expected train-images-idx3-ubyte"):
         Mnist(str(tmp_path)).load()
+
+
+def test_idx_files_hold_training_classes_out_on_request(tmp_path: Path) -> None:
+    mnist(tmp_path / "mnist")
+    mnist(tmp_path / "fashion")
+    for held in (Mnist(str(tmp_path), validation=0.3).load(), Fashion(str(tmp_path), validation=0.3).load()):
+        # Three of the ten classes are searched, seven train.
+        assert (len(held.queries.class_names), len(held.train.class_names)) == (3, 7)
+        assert held.train.n and held.queries.n
+        assert sorted(held.train.names + held.queries.names) == [f"train/{i:05d}" for i in range(5)]
+        assert not set(held.train.class_names) & set(held.queries.class_names)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +132,21 @@ def test_a_split_table_keeps_its_rows_and_shares_its_classes(tmp_path: Path) -> 
     scaled = Tabular(file, scale=True).load()
     assert scaled.train.inputs.tolist() == [[0, 0], [0.5, 0], [1, 0]]
     assert scaled.queries.inputs.tolist() == [[0.25, 0], [2, 1]]
+
+
+def test_a_table_holds_training_classes_out_on_request(tmp_path: Path) -> None:
+    # Class 9 is in the test part only: it can be neither trained on nor held out.
+    file = table(
+        tmp_path / "t.npz",
+        x_train=np.arange(8.0).reshape(8, 1),
+        y_train=np.array([0, 1, 2, 3, 0, 1, 2, 3]),
+        x_test=np.array([[9.0]]),
+        y_test=np.array([9]),
+    )
+    held = Tabular(file, validation=0.25).load()
+    assert (held.train.n, held.queries.n) == (6, 2)
+    assert sorted(held.train.class_names + held.queries.class_names) == list("0123")
+    assert sorted(held.train.names + held.queries.names) == [f"train/{i}" for i in range(8)]
 
 
 def test_an_unsplit_table_is_cut_by_its_seed(tmp_path: Path) -> None:

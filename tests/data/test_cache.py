@@ -4,9 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import Paint
 from PIL import Image
 
+from conftest import Paint
 from robustmetric.data import cache as cache_module
 from robustmetric.data.cache import Cache, cache_folder, decode
 from robustmetric.data.files import FolderTree
@@ -98,7 +98,9 @@ def test_a_damaged_cache_is_rebuilt(
 def test_an_unreadable_image_is_named_and_nothing_is_left_behind(images: Path, tmp_path: Path) -> None:
     (images / "1.png").write_bytes(b"not an image")
     tree = FolderTree(images)
-    with pytest.raises(InputError, match=r"1\.png cannot be read as an image; .* skip_unreadable: true"):
+    with pytest.raises(
+        InputError, match=r"1\.png cannot be read as an image; .* --skip-unreadable .*skip_unreadable: true"
+    ):
         Cache(tmp_path / "cache", 8).load(tree, tree.names, "toy")
     assert not list((tmp_path / "cache").iterdir())
 

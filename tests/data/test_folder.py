@@ -3,8 +3,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import Paint
 
+from conftest import Paint
 from robustmetric.data.folder import Folder, top_folder
 from robustmetric.errors import InputError
 

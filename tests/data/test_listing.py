@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Paint
 
+from conftest import Paint
 from robustmetric.data.files import FolderTree, ZipTree
 from robustmetric.data.folder import Folder
 from robustmetric.data.listing import Listing, class_folders, located

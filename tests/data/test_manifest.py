@@ -2,8 +2,8 @@ import logging
 from pathlib import Path
 
 import pytest
-from conftest import Paint
 
+from conftest import Paint
 from robustmetric.data.manifest import Manifest
 from robustmetric.errors import InputError
 
@@ -25,12 +25,31 @@ TRAIN = "pictures/0.png,cat,train\npictures/1.png,cat,train\npictures/2.png,dog,
 
 
 def test_rows_go_to_the_split_they_name(images: Path) -> None:
-    text = "path,label,split\n" + TRAIN + "pictures/5.png,fox,test\npictures/4.png,fox,validation\n"
+    text = "path,label,split\n" + TRAIN + "pictures/5.png,fox,test\npictures/4.png,fox,Test\n"
     dataset = Manifest(write(images, text), size=8).load()
     assert dataset.name == "list"
     assert dataset.train.class_names == ("cat", "dog") and dataset.train.labels.tolist() == [0, 0, 1, 1]
     assert dataset.queries.inputs[:, 0, 0, 0].tolist() == [50, 40]
     assert dataset.gallery is None and dataset.queries.cameras is None
+
+
+def test_validation_rows_are_searched_only_when_asked_for(images: Path, caplog: pytest.LogCaptureFixture) -> None:
+    text = "path,label,split\n" + TRAIN + "pictures/4.png,fox,test\npictures/5.png,fox,test\n"
+    text += "pictures/6.png,owl,val\npictures/7.png,owl,validation\n"
+    file = write(images, text)
+    with caplog.at_level(logging.WARNING):
+        dataset = Manifest(file, size=8).load()
+    assert dataset.queries.names == ("pictures/4.png", "pictures/5.png") and dataset.train.n == 4
+    assert "2 rows of split 'validation' are left out" in caplog.text
+    held = Manifest(file, size=8, use_validation=True).load()
+    assert held.queries.names == ("pictures/6.png", "pictures/7.png") and held.queries.class_names == ("owl",)
+    assert held.train.n == 4 and held.gallery is None
+
+
+def test_a_manifest_of_the_other_part_only_says_how_to_use_it(images: Path) -> None:
+    file = write(images, "path,label,split\n" + TRAIN + "pictures/4.png,fox,val\n")
+    with pytest.raises(InputError, match="no row of split 'test', but 1 of 'validation'; set use_validation: true"):
+        Manifest(file, size=8).load()
 
 
 def test_paths_may_be_relative_to_another_root(images: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Paint
 from scipy.io import savemat
 
+from conftest import Paint
 from robustmetric.data.cars import Cars
 from robustmetric.data.cifar import CLASSES, Cifar10
 from robustmetric.data.cub import Cub
