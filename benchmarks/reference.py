@@ -4,7 +4,8 @@ Written from the definitions of Zhou & Patel 2022 (CVPR), to be read, and to giv
 (tests/test_reference.py). It spends time where published code does: fp32 eager; weight gradients in every attack step,
 which are then thrown away; two optimiser objects per attack step; `.item()` per attack step; a Python loop over anchors
 in every miner and over samples in every rank loss; masks rebuilt per step; a gallery embedded anew for each attack.
-Targets and scores are those of the package's `fixed` mode: a query never finds itself, ties count half.
+Targets and scores are those of the package's `fixed` mode: a query never finds itself, ties count half, and an item in
+a list does not count against itself.
 """
 
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from robustmetric.types import Batch, Embeddings, Gallery, Inputs, Labels, Tripl
 MARGIN = 0.2
 CHUNK = 112
 POOL = 0.01
-"""CA-, QA-: targets are drawn from this share of the gallery, the nearest."""
+"""CA-, QA-: targets are drawn from this share of the gallery (at least one item), the nearest."""
 TIE = 1e-6
 
 Pick = tuple[int, int]
@@ -339,7 +340,8 @@ def choose(name: str, clean: Embeddings, batch: Batch, gallery: Gallery, rng: np
             continue
         order = ranking(clean[i], gallery, leave_out=int(batch.index[i].item()))
         if name in ("CA-", "QA-"):
-            chosen.append(int(order[int(rng.integers(int(POOL * len(gallery))))].item()))
+            pool = min(max(int(POOL * len(gallery)), 1), len(gallery) - 1)
+            chosen.append(int(order[int(rng.integers(pool))].item()))
         elif name == "GTT":
             chosen.append(int(order[0].item()))
         else:
@@ -374,7 +376,8 @@ def score(
             found.append(percentile(distance(queries, z[i]), torch.cdist(queries, gallery.embeddings)))
         elif name in ("QA+", "QA-"):
             own_list = torch.cdist(z[i : i + 1], gallery.embeddings)[0]
-            found.append(percentile(own_list[targets[i]], own_list[None]))
+            others = [torch.cat([own_list[:item], own_list[item + 1 :]]) for item in targets[i].tolist()]
+            found.append(percentile(own_list[targets[i]], torch.stack(others)))
         else:
             order = ranking(z[i], gallery, leave_out=int(batch.index[i].item()))
             if name == "GTT":

@@ -92,7 +92,7 @@ def test_bad_input_is_one_clear_line(function) -> None:  # type: ignore[no-untyp
     with pytest.raises(InputError, match="no suite we ship; did you mean 'demo'"):
         function(Means(), images, labels, suite="dmeo")
     with pytest.raises(InputError, match="a batch of 0 images"):
-        function(Means(), images, labels, suite="demo", batch_size=0)
+        function(Means(), images, labels, suite="demo", radius=0.1, batch_size=0)
 
 
 def test_an_unknown_attack_of_a_suite_is_named() -> None:
@@ -108,9 +108,41 @@ def test_an_encoder_that_gives_nan_is_named_with_the_image() -> None:
         robustmetric.evaluate(broken, *images_and_labels(), suite="demo")
 
 
-def test_an_encoder_of_ours_is_taken_as_it_is() -> None:
-    from robustmetric.api import unit
+def test_an_attack_at_several_radii_needs_one() -> None:
+    with pytest.raises(InputError, match=r"suite 'demo' runs 'ES' at radii 0\.05, 0\.1, .*; choose one with radius="):
+        robustmetric.attack(Means(), *images_and_labels(), "ES", suite="demo")
 
-    ours = Encoder(Means())
-    assert unit(ours) is ours
+
+def test_flat_features_are_attacked_unrounded() -> None:
+    features = torch.rand(12, 5, generator=torch.Generator().manual_seed(0))
+    moved = robustmetric.attack(nn.Linear(5, 4), features, torch.arange(12) % 3, "ES", suite="demo", radius=0.1)
+    # 0.1 is 25.5/255: bytes would stop at 25/255 = 0.098.
+    assert float((moved - features).abs().max()) == pytest.approx(0.1, abs=1e-6)
+
+
+def test_an_attack_runs_in_full_precision() -> None:
+    seen = []
+
+    class Asks(Means):
+        def forward(self, images: Tensor) -> Tensor:
+            seen.append((torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32))
+            return super().forward(images)
+
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        robustmetric.attack(Asks(), *images_and_labels(), "ES", suite="demo", radius=0.1)
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert set(seen) == {("highest", False)}
+
+
+def test_a_model_of_ours_is_taken_as_it_is() -> None:
+    from robustmetric.jobs.target import unit
+    from robustmetric.models.ensemble import Ensemble
+    from robustmetric.models.mahalanobis import Mahalanobis
+
+    for ours in (Encoder(Means()), Ensemble([Encoder(Means(), dim=4)]), Mahalanobis(4)):
+        assert unit(ours) is ours
     assert torch.allclose(unit(Means())(torch.rand(3, 1, 8, 8)).norm(dim=1), torch.ones(3))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from commands import Command, environment
+from commands import PARTS, Command, environment
 from robustmetric import recipe
 from robustmetric.errors import InputError
 
@@ -75,6 +75,10 @@ def test_list_does_not_import_torch() -> None:
         (["digits/plain", "--devices", "none"], "devices 'none'"),
         (["digits/plain", "--out", "/dev/null/run"], "Not a directory"),
         (["cub/plain"], "ROBUSTMETRIC_DATA"),
+        (
+            ["digits/plain", "--skip-unreadable"],
+            "--skip-unreadable is for data sets of image files; 'digits' reads none",
+        ),
     ],
 )
 def test_a_training_that_cannot_be_is_one_line_and_writes_nothing(
@@ -100,6 +104,27 @@ def test_debug_in_a_process_of_its_own_is_a_traceback() -> None:
     words = [sys.executable, "-m", "robustmetric", "--debug", "list", "nonsense"]
     done = subprocess.run(words, env=environment(), capture_output=True, text=True)
     assert done.returncode != 0 and "Traceback" in done.stderr and "InputError" in done.stderr
+
+
+def test_a_model_in_the_working_folder_is_found_by_the_console_script(
+    pictures: Pictures, suite: Path, tmp_path: Path
+) -> None:
+    pictures(tmp_path / "photos")
+    (tmp_path / "my_lab").mkdir()
+    (tmp_path / "my_lab" / "encoders.py").write_text((PARTS / "own_parts.py").read_text())
+    script = Path(sys.executable).with_name("robustmetric")
+    words = [str(script), "evaluate", "my_lab.encoders.make_net", str(suite), "--data", "photos", "--json"]
+    own = {key: value for key, value in environment().items() if key != "PYTHONPATH"}
+    done = subprocess.run(words, cwd=tmp_path, env=own, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 4
+
+
+def test_no_help_offers_what_does_not_work(command: Command) -> None:
+    for word in ("train", "evaluate"):
+        assert "mps" not in command(word, "--help").out
+    assert "--precision" not in command("evaluate", "--help").out
+    assert command("evaluate", "digits/plain", "demo", "--precision", "32-true").code == 2
 
 
 def test_an_unknown_option_or_command_is_exit_code_2(command: Command) -> None:

@@ -211,3 +211,36 @@ def test_an_unknown_suite_is_called_a_suite() -> None:
 def test_find_gives_the_thing_itself() -> None:
     found: Callable[..., Any] = recipe.find("ball", NAMES, "here")
     assert found.__name__ == "Ball"
+
+
+def test_an_override_of_a_name_starts_a_new_object() -> None:
+    spec = {"model": {"trunk": {"name": "convnet", "side": 8}, "unit": True}, "loss": {"miner": {"name": "semihard"}}}
+    changed = recipe.override(spec, ["model.trunk.name=mahalanobis", "model.trunk.dim=3", "loss.miner.name=random"])
+    assert changed["model"] == {"trunk": {"name": "mahalanobis", "dim": 3}, "unit": True}
+    assert changed["loss"] == {"miner": {"name": "random"}}
+    assert spec["model"]["trunk"] == {"name": "convnet", "side": 8}
+    assert recipe.override(spec, ["model.trunk.name=convnet"]) == spec
+    assert recipe.override({}, ["schedule.share=1", "schedule.name=cosine"])["schedule"] == {
+        "share": 1,
+        "name": "cosine",
+    }
+
+
+def test_an_unknown_name_among_many_gets_the_closest_eight() -> None:
+    many = {f"thing{i}": "x.Y" for i in range(40)} | NAMES
+    with pytest.raises(
+        InputError, match=r"'bal' is not a known name; did you mean 'ball'\?.*; see `robustmetric list`"
+    ) as caught:
+        recipe.find("bal", many, "here")
+    assert str(caught.value).count(",") == 7
+
+
+def test_a_recipe_half_written_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "r.yaml"
+    recipe.save({"seed": 1}, path)
+    assert [p.name for p in tmp_path.iterdir()] == ["r.yaml"]
+    # Every write to this device fails for want of space.
+    (tmp_path / "r.yaml.part").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left"):
+        recipe.save({"seed": 2}, path)
+    assert recipe.load(path) == {"seed": 1}

@@ -179,7 +179,7 @@ def test_near_targets_are_near_and_not_the_query(name: str) -> None:
 
 def test_an_attack_leaves_no_weight_gradients_and_chooses_by_itself() -> None:
     model, batch, images, gallery = scene(torch.float32)
-    for name in set(ATTACKS) - {"CA-", "QA-"}:  # whose pool of 1 % is empty here
+    for name in ATTACKS:  # 1 % of 60 items is none: CA- and QA- draw the nearest
         outcome = reference.attack(name, model, batch, images, gallery.labels, CLIMB, np.random.default_rng(0))
         assert (outcome.images - batch.inputs).abs().max() <= RADIUS + 1e-6
         assert all(parameter.grad is None for parameter in model.parameters())

@@ -1,11 +1,14 @@
 """The wheel as a user gets it: installed elsewhere, run from an empty folder, and the whole demo once."""
 
+import ast
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +16,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+DISTRIBUTIONS = {"yaml": "pyyaml", "sklearn": "scikit-learn", "PIL": "pillow", "markupsafe": "jinja2"}
+"""What a package is installed by, where that is not its own name; jinja2 requires markupsafe."""
 
 
 def run(words: list[str], folder: Path, seconds: float = 600) -> str:
@@ -40,6 +45,30 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     # Comes after its own folder on the path, so that the wheel's package is found first.
     (site / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
     yield home / "env" / "bin"
+
+
+def imported_at_once(node: ast.AST) -> Iterator[str]:
+    """Top-level packages that importing a module imports: those named outside functions."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (name.name.split(".")[0] for name in child.names)
+        elif isinstance(child, ast.ImportFrom) and child.level == 0 and child.module:
+            yield child.module.split(".")[0]
+        elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield from imported_at_once(child)
+
+
+def test_every_package_imported_at_once_is_a_declared_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = {re.split(r"[^\w-]", line)[0].lower() for line in project["dependencies"]}
+    found = {
+        package: file.relative_to(ROOT).as_posix()
+        for file in (ROOT / "src" / "robustmetric").rglob("*.py")
+        for package in imported_at_once(ast.parse(file.read_text()))
+        if package != "robustmetric" and package not in sys.stdlib_module_names
+    }
+    assert {"torch", "yaml", "PIL"} <= found.keys(), "or nothing was scanned"
+    assert {p: file for p, file in found.items() if DISTRIBUTIONS.get(p, p).lower() not in declared} == {}
 
 
 def test_the_wheel_brings_code_and_recipes(installed: Path, tmp_path: Path) -> None:

@@ -8,14 +8,16 @@ from torch import Tensor, nn
 
 from robustmetric import records
 from robustmetric.attacks.base import run
+from robustmetric.attacks.suite import Trial
 from robustmetric.data.base import Dataset, Split
 from robustmetric.data.transforms import Identity
 from robustmetric.errors import InputError, nearest
 from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.assemble import load_suite
 from robustmetric.jobs.evaluate import run_suite
-from robustmetric.jobs.workers import Workers, describe, generator
-from robustmetric.models.encoder import Encoder
+from robustmetric.jobs.target import unit
+from robustmetric.jobs.workers import Workers, describe, full_precision, generator
+from robustmetric.report.scores import show_radius
 
 
 def evaluate(
@@ -31,7 +33,8 @@ def evaluate(
 ) -> list[records.Record]:
     """Clean retrieval and every attack of a suite on images in [0, 1]; each image searches all the others.
 
-    The encoder runs where its parameters are; its embeddings are scaled to unit length.
+    The encoder runs where its parameters are; its embeddings are scaled to unit length, or, where it is a model of
+    ours, left as they are.
     """
     images, labels = _checked(images, labels)
     device = _device(encoder, images)
@@ -43,6 +46,7 @@ def evaluate(
     return [record for record, _ in run_suite(arena, load_suite(suite, radius), seed, context)]
 
 
+@full_precision()
 def attack(
     encoder: nn.Module,
     images: Float[Tensor, "batch *shape"],
@@ -54,12 +58,12 @@ def attack(
     seed: int = 0,
     batch_size: int = 128,
 ) -> Float[Tensor, "batch *shape"]:
-    """The images as one attack of a suite perturbs them, 8-bit, in the ball around the originals."""
+    """The images as one attack of a suite perturbs them, 8-bit, in the ball around the originals rounded to bytes.
+
+    Flat features are not rounded. An attack that the suite runs at several radii needs a `radius`.
+    """
     images, labels = _checked(images, labels)
-    trials = {trial.label: trial for trial in load_suite(suite, radius).trials}
-    if name not in trials:
-        raise InputError(f"{name!r} is not an attack of suite {suite!r}{nearest(name, trials)}")
-    trial = trials[name]
+    trial = _trial(name, suite, radius)
     dataset = Dataset("tensors", train=_split(images, labels), queries=_split(images, labels))
     arena = Arena.prepare(unit(encoder), dataset, Identity(), Workers(_device(encoder, images)), batch_size=batch_size)
     perturbed = [
@@ -70,10 +74,24 @@ def attack(
             batch,
             arena.gallery,
             generator(arena.workers.device, seed, first, 3),
+            rounded=images.dim() > 2,
         ).inputs
         for first, _, batch in arena.batches()
     ]
     return torch.cat(perturbed).to(images.device)
+
+
+def _trial(name: str, suite: str, radius: float | None) -> Trial:
+    """The one trial of that label, or an error that says which there are."""
+    trials = load_suite(suite, radius).trials
+    found = [trial for trial in trials if trial.label == name]
+    if not found:
+        raise InputError(f"{name!r} is not an attack of suite {suite!r}{nearest(name, {t.label for t in trials})}")
+    if len(found) > 1:
+        radii = tuple(trial.engine.ball.radius for trial in found)
+        shown = ", ".join(show_radius(r, among=radii) for r in radii)
+        raise InputError(f"suite {suite!r} runs {name!r} at radii {shown}; choose one with radius=")
+    return found[0]
 
 
 def _checked(images: Tensor, labels: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -107,8 +125,3 @@ def _split(images: Tensor, labels: Tensor) -> Split:
 
 def _device(encoder: nn.Module, images: Tensor) -> torch.device:
     return next((parameter.device for parameter in encoder.parameters()), images.device)
-
-
-def unit(encoder: nn.Module) -> nn.Module:
-    """The encoder with unit-length embeddings; one of ours is left as it is."""
-    return encoder if isinstance(encoder, Encoder) else Encoder(encoder)

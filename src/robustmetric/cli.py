@@ -1,6 +1,7 @@
 """The command line: each word is a job; errors are one line and exit code 2."""
 
 import json
+import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ app = typer.Typer(
 )
 
 Devices = Annotated[str, typer.Option(help="How many devices, or which: 2, or 0,3, or auto.")]
-Accelerator = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+Accelerator = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Nodes = Annotated[int, typer.Option(help="Machines (under torchrun or SLURM).")]
 Precision = Annotated[str, typer.Option(help="32-true, bf16-mixed, 16-mixed, ...")]
 Strategy = Annotated[str, typer.Option(help="auto, ddp, or another Lightning Fabric strategy.")]
@@ -57,9 +58,13 @@ def train(
 
     Example: [bold]robustmetric train digits/est seed=1 defence.attack.steps=4[/bold]
     """
+    from robustmetric.jobs import assemble
     from robustmetric.jobs import train as job
+    from robustmetric.jobs.target import skipping
     from robustmetric.jobs.workers import Hardware, leads
 
+    if skip_unreadable:
+        skipping(assemble.resolve(recipe, overrides or [])[0], recipe)
     changes = [*(overrides or []), *(["data.skip_unreadable=true"] if skip_unreadable else [])]
     hardware = Hardware(accelerator, devices, nodes, precision, strategy)
     try:
@@ -92,7 +97,6 @@ def evaluate(
     devices: Devices = "1",
     accelerator: Accelerator = "auto",
     nodes: Nodes = 1,
-    precision: Precision = "32-true",
 ) -> None:
     """Attack a model and score it; finished attacks are not run again.
 
@@ -114,7 +118,7 @@ def evaluate(
             seed=seed,
             batch_size=batch,
             skip_unreadable=skip_unreadable,
-            hardware=Hardware(accelerator, devices, nodes, precision),
+            hardware=Hardware(accelerator, devices, nodes),
         )
     if as_json and leads():
         for record in found:
@@ -226,6 +230,9 @@ def _going_on() -> Iterator[None]:
 def main() -> None:
     """Run a command; what the user got wrong, or a disk refused, is one line on standard error."""
     try:
+        # A console script has its own folder on the path, not the one where my_lab/encoders.py lies.
+        if os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
         app()
     except (InputError, OSError) as error:
         if "--debug" in sys.argv:

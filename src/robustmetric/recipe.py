@@ -5,6 +5,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -83,7 +84,10 @@ def merge(base: dict[str, Spec], changes: Mapping[str, Spec]) -> dict[str, Spec]
 
 
 def override(spec: dict[str, Spec], assignments: list[str]) -> dict[str, Spec]:
-    """A copy with dotted assignments applied: `defence.attack.steps=4`."""
+    """A copy with dotted assignments applied: `defence.attack.steps=4`.
+
+    Another `name` makes another object, as in `merge`: it starts without the old one's settings.
+    """
     spec = merge({}, spec)
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
@@ -98,9 +102,12 @@ def override(spec: dict[str, Spec], assignments: list[str]) -> dict[str, Spec]:
             node[parent] = dict(inner or {})
             node = node[parent]
         try:
-            node[last] = parse(text)
+            value = parse(text)
         except InputError as error:
             raise InputError(f"{assignment!r}: {error}") from error
+        if parents and last == "name" and node.get("name", value) != value:
+            node.clear()
+        node[last] = value
     return spec
 
 
@@ -152,7 +159,7 @@ def find(name: Any, names: Mapping[str, str], where: str) -> Callable[..., Any]:
     path = names.get(name, name) if isinstance(name, str) else ""
     module, dot, attribute = path.rpartition(".")
     if not dot:
-        raise InputError(f"{where}: {name!r} is not a known name{nearest(str(name), names)}")
+        raise InputError(f"{where}: {name!r} is not a known name{_closest(str(name), names)}")
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError, SyntaxError) as error:
@@ -160,6 +167,13 @@ def find(name: Any, names: Mapping[str, str], where: str) -> Callable[..., Any]:
     if not callable(found):
         raise InputError(f"{where}: {path!r} is a {type(found).__name__}; expected a class or a function")
     return cast(Callable[..., Any], found)
+
+
+def _closest(word: str, names: Mapping[str, str], most: int = 8) -> str:
+    """As `nearest`, but of many names only the closest."""
+    if len(names) <= most:
+        return nearest(word, names)
+    return f"{nearest(word, get_close_matches(word, names, n=most, cutoff=0.0))}; see `robustmetric list`"
 
 
 def check(constructor: Callable[..., Any], arguments: Mapping[str, Any], where: str) -> None:
@@ -186,8 +200,10 @@ def _title(constructor: Callable[..., Any]) -> str:
 
 
 def save(spec: Mapping[str, Spec], path: Path) -> None:
-    """Write a resolved recipe, keys in the order given."""
-    path.write_text(yaml.safe_dump(dict(spec), sort_keys=False))
+    """Write a resolved recipe whole or not at all, keys in the order given."""
+    partial = path.with_suffix(path.suffix + ".part")
+    partial.write_text(yaml.safe_dump(dict(spec), sort_keys=False))
+    partial.replace(path)
 
 
 def locate(name: str, kind: str = "") -> Path:

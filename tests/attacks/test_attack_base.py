@@ -6,6 +6,7 @@ from circle import Circle, angle, at, chord, gallery, queries, seeded
 
 from robustmetric.attacks.base import Attack, Engine, draw, draw_near, percentile, recall_at_1, run, to_gallery
 from robustmetric.attacks.embedding_shift import EmbeddingShift
+from robustmetric.attacks.misrank import LearnToMisrank
 from robustmetric.attacks.top1 import TopOneMisranking
 from robustmetric.errors import InputError
 from robustmetric.perturb.ball import Ball
@@ -29,8 +30,18 @@ def test_percentile_is_the_mean_over_the_chosen() -> None:
     assert percentile(chosen, others).tolist() == pytest.approx([50, 12.5])
 
 
-def test_a_collapsed_gallery_scores_one_half() -> None:
-    assert percentile(torch.zeros(1, 1), torch.zeros(1, 1, 7)).item() == pytest.approx(50)
+def test_a_listed_item_does_not_count_against_itself() -> None:
+    # 1, 4 and 8 in (1, 2, 4, 8): none, two, three of three others are closer; 4 in (4, 4, 8): half of one of two.
+    others = torch.tensor([[[1.0, 2.0, 4.0, 8.0]]])
+    for chosen, expected in [(1.0, 0), (4.0, 200 / 3), (8.0, 100)]:
+        assert percentile(torch.tensor([[chosen]]), others, is_listed=True).item() == pytest.approx(expected)
+    tied = torch.tensor([[[4.0, 4.0, 8.0]]])
+    assert percentile(torch.tensor([[4.0]]), tied, is_listed=True).item() == pytest.approx(25)
+
+
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_a_collapsed_gallery_scores_one_half(is_listed: bool) -> None:
+    assert percentile(torch.zeros(1, 1), torch.zeros(1, 1, 7), is_listed=is_listed).item() == pytest.approx(50)
 
 
 def test_a_gap_of_exactly_the_tolerance_is_a_tie() -> None:
@@ -78,10 +89,52 @@ def test_draw_near_draws_evenly() -> None:
     assert (drawn == 1).double().mean().item() == pytest.approx(0.5, abs=0.05)
 
 
-@pytest.mark.parametrize(("share", "width"), [(0.4, 3), (0.1, 1), (1.0, 1)])
-def test_a_pool_that_does_not_fit_is_refused(share: float, width: int) -> None:
-    with pytest.raises(InputError, match="gallery of 5"):
-        draw_near(at(0), torch.tensor([0]), GALLERY, share, width, seeded(0))
+@pytest.mark.parametrize(
+    ("share", "width", "pool"),
+    # A share of 2 items but 3 asked; a share of no item; a share that would hold the item itself.
+    [(0.4, 3, {1, 2, 3}), (0.1, 1, {1}), (1.0, 1, {1, 2, 3, 4}), (1.0, 4, {1, 2, 3, 4})],
+)
+def test_a_pool_grows_to_what_is_asked_and_ends_with_the_gallery(share: float, width: int, pool: set[int]) -> None:
+    drawn = draw_near(at(0).expand(200, 2), torch.zeros(200, dtype=torch.long), GALLERY, share, width, seeded(0))
+    assert drawn.shape == (200, width) and set(drawn.flatten().tolist()) == pool
+
+
+def test_more_neighbours_than_there_are_is_refused() -> None:
+    with pytest.raises(InputError, match="5 neighbours cannot be drawn from a gallery of 5; expected at least 6"):
+        draw_near(at(0), torch.tensor([0]), GALLERY, 0.4, 5, seeded(0))
+
+
+@pytest.mark.parametrize("budget", [0, 5, 14, 15])
+def test_a_batch_over_the_budget_gives_the_same_in_parts(budget: int) -> None:
+    # 7 rows x 5 items: one row at a time, one, two and three.
+    degrees, labels = [0.0, 20.0, 50.0, 90.0, 180.0, 5.0, 70.0], [0, 0, 1, 1, 2, 0, 1]
+    batch = queries(degrees, labels, [0, 1, 2, 3, 4, -1, -1])
+    whole = run(LearnToMisrank(), ENGINE, Circle(), batch, GALLERY, rounded=False)
+    parts = run(LearnToMisrank(), ENGINE, Circle(), batch, GALLERY, rounded=False, budget=budget)
+    torch.testing.assert_close(parts.inputs, whole.inputs)
+    torch.testing.assert_close(parts.embeddings, whole.embeddings)
+    assert torch.equal(parts.scores["LTM"], whole.scores["LTM"])
+    assert (whole.inputs - batch.inputs).abs().max() > 0.05
+
+
+def test_parts_hold_no_more_than_the_budget_and_a_batch_that_fits_is_one() -> None:
+    seen: list[int] = []
+
+    class Watched(EmbeddingShift):
+        def choose(self, clean, batch, gallery, generator):  # type: ignore[no-untyped-def]  # as in EmbeddingShift
+            seen.append(len(batch))
+            return super().choose(clean, batch, gallery, generator)
+
+    batch = queries([0.0, 20, 50, 90, 180, 5, 70], [0, 0, 1, 1, 2, 0, 1])
+    engine = PGD(Ball(0.1, bounds=(-1.0, 1.0)), steps=2, step_size=0.001)
+    for budget, expected in [(15, [3, 3, 1]), (34, [6, 1]), (35, [7]), (1, [1] * 7)]:
+        seen.clear()
+        outcome = run(Watched(), engine, Circle(), batch, GALLERY, seeded(0), rounded=False, budget=budget)
+        assert seen == expected
+        assert outcome.inputs.shape == (7, 2) and outcome.embeddings.shape == (7, 2)
+        assert {name: len(row) for name, row in outcome.scores.items()} == {"ES:D": 7, "ES:R": 7}
+        assert (outcome.inputs - batch.inputs).abs().max() <= 0.1 + 1e-9
+        assert len({tuple(row) for row in (outcome.inputs - batch.inputs).tolist()}) == 7, "one generator for all"
 
 
 def test_run_moves_embeds_and_scores() -> None:

@@ -85,4 +85,4 @@ def test_settings_without_meaning_are_refused() -> None:
         Candidate("up", queries=0)
     batch = queries([0], [0], [0])
     with pytest.raises(InputError, match="gallery of 5"):
-        Candidate("down").choose(batch.inputs, batch, GALLERY, seeded(0))
+        Candidate("down", queries=5).choose(batch.inputs, batch, GALLERY, seeded(0))

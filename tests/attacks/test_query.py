@@ -43,11 +43,12 @@ def test_down_value_by_hand_and_its_direction() -> None:
 
 def test_score_is_the_mean_rank_in_percent() -> None:
     batch = queries([10], [0])
-    # From 10 deg: 0 and 20 nearer, itself level: 100 (2/5 + 1/10) = 50.
+    # From 10 deg: 0 and 20 of the four others are nearer: 100 * 2/4 = 50. From 60 deg none is: 0.
     assert Query("up").score(at(10), ITEM_50, batch, GALLERY)["QA+"].item() == pytest.approx(50)
-    # From 50: itself only, 10. Together with the item at 180 (four nearer, 90): 50.
+    assert Query("up").score(at(60), ITEM_50, batch, GALLERY)["QA+"].item() == 0
+    # From 50 none of the others is nearer: 0. Together with the item at 180 (all four nearer, 100): 50.
     both = {"index": torch.tensor([[2, 4]])}
-    assert Query("down").score(at(50), ITEM_50, batch, GALLERY)["QA-"].item() == pytest.approx(10)
+    assert Query("down").score(at(50), ITEM_50, batch, GALLERY)["QA-"].item() == 0
     assert Query("down", candidates=2).score(at(50), both, batch, GALLERY)["QA-"].item() == pytest.approx(50)
 
 
@@ -56,4 +57,4 @@ def test_settings_without_meaning_are_refused() -> None:
         Query("down", candidates=0)
     batch = queries([0], [0], [0])
     with pytest.raises(InputError, match="gallery of 5"):
-        Query("down").choose(batch.inputs, batch, GALLERY, seeded(0))
+        Query("down", candidates=5).choose(batch.inputs, batch, GALLERY, seeded(0))

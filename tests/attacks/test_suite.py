@@ -1,11 +1,18 @@
 """Trials at another radius, and the suites they make."""
 
-import pytest
+import math
 
+import pytest
+import torch
+
+from robustmetric.api import evaluate
 from robustmetric.attacks.candidate import Candidate
 from robustmetric.attacks.embedding_shift import EmbeddingShift
 from robustmetric.attacks.suite import Suite, Trial
+from robustmetric.data.digits import Digits
 from robustmetric.errors import InputError
+from robustmetric.models.convnet import ConvNet
+from robustmetric.models.encoder import Encoder
 from robustmetric.perturb.ball import Ball
 from robustmetric.perturb.pgd import PGD
 
@@ -42,6 +49,17 @@ def test_a_suite_at_one_radius_merges_trials_that_differed_in_radius_only() -> N
     assert {t.engine.ball.radius for t in moved.trials} == {0.02}
     assert moved.trials[0].engine.step_size == pytest.approx(0.0025)
     assert moved.name == "mine" and len(suite.trials) == 4
+
+
+def test_a_gallery_of_thirty_images_finishes_the_ten_numbers() -> None:
+    digits = Digits().load().queries
+    images, labels = digits.inputs[:30].float() / 255, digits.labels[:30]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = Encoder(ConvNet(side=8, kernel=3, widths=(4, 8), hidden=16, dim=8))
+    scores = {name: value for r in evaluate(model, images, labels, suite="ers224") for name, value in r.scores.items()}
+    assert {"CA+", "CA-", "QA+", "QA-", "TMA", "ES:D", "ES:R", "LTM", "GTM", "GTT"} <= set(scores)
+    assert all(math.isfinite(value) for value in scores.values())
 
 
 def test_settings_are_plain_values_that_tell_trials_apart() -> None:

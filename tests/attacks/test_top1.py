@@ -65,6 +65,19 @@ def test_translocation_scores_who_still_has_it_among_the_first() -> None:
     assert TopOneTranslocation(keep=3).score(z, targets, batch, GALLERY)["GTT"].tolist() == [0, 0, 0]
 
 
+def test_translocation_in_a_gallery_of_few_keeps_all_there_are() -> None:
+    few = gallery([0, 20, 50], [0, 0, 1])
+    inside = queries([0, 20], [0, 0], [0, 1])
+    # Two others each: both are among the first four, wherever the query goes.
+    targets = {"index": torch.tensor([[1], [0]])}
+    assert TopOneTranslocation(keep=4).score(at(90, 90), targets, inside, few)["GTT"].tolist() == [100, 100]
+    # From 90 deg: 50, then 20 for the first; 50, then 0 for the second.
+    assert TopOneTranslocation(keep=1).score(at(90, 90), targets, inside, few)["GTT"].tolist() == [0, 0]
+    # Strangers have three others: a `keep` of 3 holds even the last.
+    last = {"index": torch.tensor([[0]])}
+    assert TopOneTranslocation(keep=3).score(at(90), last, queries([0], [0]), few)["GTT"].tolist() == [100]
+
+
 def test_a_climb_reaches_the_other_class() -> None:
     engine = PGD(Ball(0.3, bounds=(-2.0, 2.0)), steps=10, step_size=0.05, random_start=False, keep="best")
     outcome = run(TopOneMisranking(), engine, Circle(), queries([20], [0], [1]), GALLERY, None, rounded=False)

@@ -9,6 +9,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from robustmetric.data.base import Dataset
+from robustmetric.data.digits import Digits
 from robustmetric.defences.base import Defence
 from robustmetric.errors import InputError
 from robustmetric.jobs.folder import fingerprint
@@ -47,19 +49,20 @@ class Witness(Defence):
 
 
 class Broken(Defence):
-    """A plain sum of embeddings whose loss, or gradient alone, is NaN from step `at` on."""
+    """A plain sum of embeddings whose loss, or gradient alone, is NaN from step `at` on (on one `rank`, if given)."""
 
     count: Tensor
 
-    def __init__(self, at: int, where: Literal["loss", "gradient"] = "loss") -> None:
+    def __init__(self, at: int, where: Literal["loss", "gradient"] = "loss", rank: int | None = None) -> None:
         super().__init__()
-        self.at, self.where = at, where
+        self.at, self.where, self.rank = at, where, rank
         self.register_buffer("count", torch.zeros((), dtype=torch.long))
 
     def forward(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         self.count += 1
         z = model(batch.inputs)
-        if int(self.count) < self.at:
+        elsewhere = self.rank is not None and self.rank != torch.distributed.get_rank()
+        if int(self.count) < self.at or elsewhere:
             return {"own": z.sum()}
         if self.where == "loss":
             return {"own": z.sum() * float("nan")}
@@ -96,6 +99,35 @@ class Net(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.scale * self.layer(images.mean(dim=(2, 3)))
+
+
+class Normed(nn.Module):
+    """A network with live batch norm, whose statistics follow the images a process has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16, momentum=0.9))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.as_tensor(self.layers(images))
+
+
+class Cached:
+    """Digits that the first process to load them writes slowly to a cache; later ones find it."""
+
+    built: ClassVar[int] = 0
+
+    def __init__(self, folder: str) -> None:
+        self.folder = Path(folder)
+        Cached.built += 1
+
+    def load(self) -> Dataset:
+        cache = self.folder / "cache"
+        with (self.folder / "loads.txt").open("a") as file:
+            file.write("found\n" if cache.exists() else "decoded\n")
+        time.sleep(0.5)
+        cache.touch()
+        return Digits().load()
 
 
 def make_net() -> nn.Module:

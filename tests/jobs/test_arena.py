@@ -1,5 +1,7 @@
 """The arena: what a model is tested on, embedded once, shared fairly between processes."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -7,7 +9,7 @@ from torch import nn
 from robustmetric.data.base import Dataset, Split
 from robustmetric.data.transforms import Identity
 from robustmetric.errors import InputError
-from robustmetric.jobs.arena import Arena, embed
+from robustmetric.jobs.arena import SAMPLED, Arena, data_fingerprint, embed
 from robustmetric.jobs.evaluate import measure_clean
 from robustmetric.jobs.feed import Feed
 from robustmetric.jobs.workers import Workers
@@ -88,3 +90,31 @@ def test_some_queries_are_drawn_by_the_seed() -> None:
 def test_an_empty_split_is_refused() -> None:
     with pytest.raises(InputError, match="nothing to embed"):
         embed(nn.Identity(), Feed(ROWS.subset([]), CPU), VIEW, Workers(CPU), 2)
+
+
+def test_the_fingerprint_of_data_tells_apart_what_shares_a_name_and_counts() -> None:
+    other = replace(ROWS, inputs=ROWS.inputs.flip(0))
+    renamed = replace(ROWS, names=tuple(f"file {i}" for i in range(4)))
+    swapped = replace(ROWS, labels=torch.tensor([0, 1, 0, 1]))
+    classes = replace(ROWS, class_names=("a", "c"))
+    reshaped = replace(ROWS, inputs=ROWS.inputs[:, :, None])
+    datasets = [Dataset("rows", ROWS, found) for found in (ROWS, other, renamed, swapped, classes, reshaped)]
+    datasets += [Dataset("rows", ROWS, ROWS, gallery) for gallery in (ROWS, other)]
+    found = [data_fingerprint(dataset) for dataset in datasets]
+    assert len(set(found)) == len(found)
+    assert found[0] == data_fingerprint(Dataset("rows", other, ROWS)), "the training split plays no part"
+    assert arena(datasets[1], Workers(CPU)).settings()["data_fingerprint"] == found[1]
+    assert len(found[0]) == 16 and int(found[0], 16) >= 0
+
+
+def test_the_fingerprint_of_many_images_reads_the_first_the_last_and_some_between() -> None:
+    many = split(torch.zeros(1000, 1), [0] * 1000)
+    clean = data_fingerprint(Dataset("rows", many, many))
+    noticed = 0
+    for row in range(1000):
+        inputs = many.inputs.clone()
+        inputs[row] = 1
+        changed = data_fingerprint(Dataset("rows", many, replace(many, inputs=inputs))) != clean
+        noticed += changed
+        assert changed or row not in (0, 999)
+    assert noticed == SAMPLED

@@ -74,6 +74,14 @@ def test_a_recipe_at_fault_says_where(overrides: list[str], message: str) -> Non
         load_plan(*resolve("digits/plain", overrides))
 
 
+def test_the_data_set_is_built_once(tmp_path: Path, command: Command) -> None:
+    import own_parts
+
+    before = own_parts.Cached.built
+    load_plan(*resolve("digits/plain", [f"data={{name: own_parts.Cached, folder: {tmp_path}}}"]))
+    assert own_parts.Cached.built == before + 1
+
+
 def test_what_a_recipe_lacks_is_named() -> None:
     with pytest.raises(InputError, match=r"needs .*'defence'"):
         load_plan({"data": {"name": "digits"}}, "own.yaml")

@@ -1,5 +1,7 @@
 """Export: weights and recipe as they were, and an ONNX graph that computes what torch computes."""
 
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +40,21 @@ def test_onnx_computes_what_torch_computes_for_any_batch(trained: Path, tmp_path
         assert found.shape == expected.shape == (batch, 64)
         assert np.abs(found - expected).max() < 1e-5
     assert [p.name for p in tmp_path.iterdir()] == ["encoder.onnx"], "one file, weights inside"
+
+
+def test_the_input_shape_of_a_run_spares_its_data(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = shutil.copytree(trained, tmp_path / "run")
+    facts = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**facts, "input_shape": [1, 8, 8]}))
+    with monkeypatch.context() as patch:
+        patch.setattr(assemble, "load_data", lambda *_: pytest.fail("the data were loaded"))
+        export(run, onnx=tmp_path / "noted.onnx")
+    for text in (json.dumps({k: v for k, v in facts.items() if k != "input_shape"}), "cut sho"):
+        (run / "run.json").write_text(text)
+        export(run, onnx=tmp_path / "found.onnx")
+        assert (tmp_path / "found.onnx").read_bytes() == (tmp_path / "noted.onnx").read_bytes()
 
 
 def test_nothing_to_export_is_said(trained: Path, command: Command) -> None:

@@ -12,7 +12,9 @@ from safetensors.torch import load_file, save_file
 
 from commands import Command
 from robustmetric import records
-from robustmetric.jobs.target import evaluate
+from robustmetric.data.base import Dataset
+from robustmetric.data.transforms import CentreCrop
+from robustmetric.jobs.target import evaluate, find_target, own_data
 
 Pictures = Callable[..., Path]
 
@@ -128,7 +130,7 @@ def test_a_model_of_ones_own_on_a_folder_of_ones_own(
     assert printed[0]["scores"]["R@1"] > 90
     # Unit length: two embeddings are at most 2 apart, whatever the model's own scale.
     assert 0 < printed[2]["scores"]["ES:D"] <= 2
-    assert (tmp_path / "runs" / f"evaluate-{model}" / "results.jsonl").is_file()
+    assert (tmp_path / "runs" / f"evaluate-{model}-photos" / "results.jsonl").is_file()
 
 
 def test_a_csv_manifest_and_a_named_data_set_are_data_too(
@@ -219,7 +221,23 @@ def test_weights_of_nan_are_refused_with_the_first_image_named(run: Path, suite:
         (["digits/plain", "demo", "--radius", ".nan"], "radius '.nan' is not a distance"),
         (["digits/plain", "demo", "--radius", ".inf"], "radius inf is not a distance"),
         (["digits/plain", "demo", "--radius", "[1"], "not valid YAML"),
-        (["digits/plain", "demo", "--precision", "half"], "precision 'half'"),
+        (
+            ["runs/typo", "demo"],
+            "error: no run folder 'runs/typo' exists; recipes are listed by `robustmetric list recipes`",
+        ),
+        (["elsewhere/my-run", "demo"], "no run folder 'elsewhere/my-run' exists"),
+        (["runs/digits/plain", "demo"], "no run folder 'runs/digits/plain' exists"),
+        (
+            ["own_parts.Net", "demo", "--data", "folder"],
+            "--data folder: Folder needs 'root'; give the path of a folder",
+        ),
+        (
+            ["own_parts.Net", "demo", "--data", "manifest"],
+            "Manifest needs 'file'; give the path of a folder, zip or CSV",
+        ),
+        (["own_parts.Net", "demo", "--data", "tabular"], "Tabular needs 'file'; give the path of a folder, zip or CSV"),
+        (["own_parts.Net", "demo", "--data", "digits", "--skip-unreadable"], "'digits' reads none, leave it out"),
+        (["digits/plain", "demo", "--skip-unreadable"], "--skip-unreadable is for data sets of image files"),
     ],
 )
 def test_what_cannot_be_evaluated_is_one_line(words: list[str], message: str, command: Command, tmp_path: Path) -> None:
@@ -249,3 +267,60 @@ def test_an_image_that_is_grey_is_data_like_others(suite: Path, command: Command
     suite.write_text(only)
     done = command("evaluate", "own_parts.Net", suite, "--data", "photos", "--json")
     assert done.code == 0, done.err
+
+
+def test_folders_of_one_name_and_size_but_other_images_are_both_evaluated(
+    pictures: Pictures, suite: Path, command: Command, tmp_path: Path
+) -> None:
+    pictures(tmp_path / "one" / "photos")
+    other = pictures(tmp_path / "two" / "photos")
+    for path in other.rglob("*.png"):
+        with Image.open(path) as image:
+            flipped = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        flipped.save(path)
+    results = tmp_path / "runs" / "evaluate-own_parts.Net-photos" / "results.jsonl"
+    for place, count in (("one", 4), ("two", 8), ("one", 8), ("two", 8)):
+        done = command("evaluate", "own_parts.Net", suite, "--data", f"{place}/photos")
+        assert done.code == 0, done.err
+        assert len(results.read_text().splitlines()) == count
+    assert len({record.settings["data_fingerprint"] for record in records.read(results)}) == 2
+
+
+def test_an_existing_folder_wins_over_a_data_set_of_its_name(
+    pictures: Pictures, suite: Path, command: Command, tmp_path: Path
+) -> None:
+    pictures(tmp_path / "digits", classes=4, each=3)
+    done = command("evaluate", "own_parts.Net", suite, "--data", "digits", "--json")
+    assert json.loads(done.out.splitlines()[0])["count"] == 12
+
+
+def test_a_named_data_set_of_image_files_is_told_to_skip(monkeypatch: pytest.MonkeyPatch) -> None:
+    from robustmetric.data.cub import Cub
+    from robustmetric.data.digits import Digits
+
+    asked = []
+
+    def load(self: Cub) -> Dataset:
+        asked.append(self.skip_unreadable)
+        return Digits().load()
+
+    monkeypatch.setattr(Cub, "load", load)
+    own_data("cub")
+    own_data("cub", skip_unreadable=True)
+    assert asked == [False, True]
+
+
+def test_radii_are_shown_as_the_report_shows_them(run: Path, suite: Path, command: Command) -> None:
+    suite.write_text(suite.read_text().replace("radii: [0.1, 0.2]", "radii: [0.05, 8/255]"))
+    shown = command("evaluate", run, suite, "--queries", 20).err
+    assert "ES at 0.05: " in shown and "ES at 8/255: " in shown and "12.75" not in shown
+
+
+def test_other_data_are_seen_through_the_view_of_the_run(run: Path, pictures: Pictures, tmp_path: Path) -> None:
+    pictures(tmp_path / "photos")
+    guessed = find_target(str(run), data=str(tmp_path / "photos"), out=None)
+    assert guessed.view == CentreCrop(224)
+    assert guessed.folder.path == run, "a run keeps its results together"
+    with (run / "recipe.yaml").open("a") as file:
+        file.write("view: {name: centre_crop, size: 100}\n")
+    assert find_target(str(run), data=str(tmp_path / "photos"), out=None).view == CentreCrop(100)

@@ -7,9 +7,11 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from lightning.fabric import Fabric
 from safetensors.torch import load_file
 
 from commands import Command, finish, start
@@ -253,3 +255,46 @@ def test_an_odd_batch_for_pairs_is_refused_before_anything_is_written(tmp_path: 
 def test_errors_of_the_api_are_input_errors(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not a setting of a recipe"):
         train("digits/plain", ["epocs=1"], tmp_path / "run")
+
+
+def test_a_word_where_an_object_belongs_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    done = finish(start(tmp_path, "train", "digits/plain", "defence.loss.miner=semihard"))
+    assert "plain.yaml.defence.loss: miner 'semihard' is a word; write {name: semihard}" in done.error
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_epoch_is_resumed_by_as_many_processes_as_began_it(tmp_path: Path, command: Command) -> None:
+    words = ["train", "digits/plain", "epochs=1", "--out", "run"]
+    assert command(*words).code == 0
+    path = tmp_path / "run" / "state.pt"
+    state = torch.load(path, weights_only=True)
+    assert state.pop("ranks") == 1
+    torch.save({**state, "epoch": 0, "step": 3, "ranks": 2}, path)
+    assert "in the middle of an epoch shared by 2 process(es), not 1" in command(*words, "--resume").error
+    torch.save({**state, "epoch": 0, "step": 3}, path)
+    assert command(*words, "--resume").code == 0, "a state that does not say is of one process"
+    torch.save({**state, "ranks": 2}, path)
+    assert command(*words, "--resume").code == 0, "between two epochs any number goes on"
+
+
+def test_gradients_are_clipped_through_fabric_which_knows_their_scale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clipped: list[float] = []
+    clip = Fabric.clip_gradients
+
+    def watched(self: Fabric, *parts: Any, clip_val: float) -> None:
+        clip(self, *parts, clip_val=clip_val)
+        clipped.append(max(float(p.grad.abs().max()) for p in parts[0].parameters()))
+
+    monkeypatch.setattr(Fabric, "clip_gradients", watched)
+    train("digits/plain", ["epochs=1", "optimiser.clip=1e-4"], tmp_path / "run")
+    # 901 anchors, 56 pairs a batch.
+    assert len(clipped) in (16, 17) and max(clipped) <= 1e-4 + 1e-9
+
+
+def test_a_run_says_what_shape_its_model_sees(tmp_path: Path, trained: Path) -> None:
+    assert json.loads((trained / "run.json").read_text())["input_shape"] == [1, 8, 8]
+    parts = ["view={name: centre_crop, size: 6}", "augment={name: centre_crop, size: 6}", "model.trunk.side=6"]
+    cropped = train("digits/plain", ["epochs=1", *parts], tmp_path / "run")
+    assert json.loads((cropped / "run.json").read_text())["input_shape"] == [1, 6, 6]

@@ -1,6 +1,7 @@
 """Devices, ranks and randomness; two processes do what one does."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -94,3 +95,32 @@ def test_randomness_differs_with_every_part_and_with_their_number():
     seeds = {generator(cpu, *these).initial_seed() for these in parts}
     assert len(seeds) == len(parts)
     assert generator(cpu, 1, 2).initial_seed() == generator(cpu, 1, 2).initial_seed()
+
+
+def test_two_processes_validate_the_model_they_save_and_decode_the_data_once(tmp_path: Path, command: Command) -> None:
+    parts = [f"data={{name: own_parts.Cached, folder: {tmp_path}}}", "model={name: own_parts.Normed}"]
+    words = ["train", "digits/plain", "epochs=2", "validate_every=1", "sampler.batch=32", *parts]
+    done = finish(start(tmp_path, *words, *TWO, "--out", "run"))
+    assert done.code == 0, done.err
+    assert (tmp_path / "loads.txt").read_text().split() == ["decoded", "found"]
+    found = [json.loads(line) for line in (tmp_path / "run" / "results.jsonl").read_text().splitlines()]
+    (tmp_path / "run" / "results.jsonl").unlink()
+    words = [*words, "--out", "run", "--resume", "--accelerator", "cpu"]
+    assert command(*words).code == 0, "a finished epoch may be resumed by another number of processes"
+    alone = [json.loads(line) for line in (tmp_path / "run" / "results.jsonl").read_text().splitlines()]
+    assert [record["kind"] for record in found] == ["train", "validation", "train", "validation"]
+    assert found[-1]["scores"] == pytest.approx(alone[-1]["scores"], abs=1e-3)
+
+
+def test_a_nan_on_one_rank_stops_both_at_its_step(tmp_path: Path) -> None:
+    defence = "defence={name: own_parts.Broken, at: 4, rank: 1}"
+    done = finish(start(tmp_path, "train", "digits/plain", "epochs=1", defence, *TWO, "--out", "run"))
+    assert done.code == 2 and "Traceback" not in done.err, done.err
+    assert set(re.findall(r"NaN or infinite at epoch 1, step (\d+)", done.err)) == {"4"}, done.err
+
+
+def test_a_recipe_two_processes_cannot_build_keeps_neither_waiting(tmp_path: Path) -> None:
+    done = finish(start(tmp_path, "train", "digits/plain", "defence.loss.miner=semihard", *TWO, "--out", "run"))
+    assert done.code == 2 and "Traceback" not in done.err, done.err
+    assert "miner 'semihard' is a word; write {name: semihard}" in done.err
+    assert not (tmp_path / "run").exists()

@@ -91,7 +91,14 @@ def test_same_generator_gives_the_same_loss() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "word"), [({"reduction": "max"}, "max"), ({"form": "som"}, "sum"), ({"margin": -0.1}, "-0.1")]
+    ("settings", "word"),
+    [
+        ({"reduction": "max"}, "max"),
+        ({"form": "som"}, "sum"),
+        ({"margin": -0.1}, "-0.1"),
+        ({"miner": "semihard"}, "miner 'semihard' is a word; write {name: semihard}"),
+        ({"miner": 3}, "miner 3 chooses no triplets"),
+    ],
 )
 def test_wrong_settings_are_named(settings: dict, word: str) -> None:
     # Unwrapped: the type checker that runs in tests only would refuse the value first.

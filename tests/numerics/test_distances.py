@@ -282,7 +282,6 @@ print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 """
 
 
-@pytest.mark.slow
 def test_a_million_items_answer_a_thousand_queries_within_4_gib() -> None:
     result = subprocess.run([sys.executable, "-c", MILLION], capture_output=True, text=True, check=True)
     seconds, peak = map(float, result.stdout.split())

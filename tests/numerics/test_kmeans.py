@@ -157,3 +157,26 @@ def test_faiss_finds_the_same_blobs() -> None:
     x, truth = blobs(clusters=6, size=50, spread=0.05)
     labels = kmeans(x, 6, backend="faiss", restarts=5)
     assert adjusted_rand_score(truth, labels) == 1
+
+
+def test_many_clusters_start_from_different_points_and_few_from_spread_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.arange(1200.0)[:, None]
+    starts: list[Tensor] = []
+
+    def watched(x: Tensor, centres: Tensor, iterations: int) -> Tensor:
+        starts.append(centres)
+        return lloyd(x, centres, iterations)
+
+    lloyd = module._lloyd
+    monkeypatch.setattr(module, "_lloyd", watched)
+    labels = kmeans(x, 1001, seed=3, iterations=2)
+    # Each row is its own number: as many numbers as centres, all of them rows, the ones that the seed draws.
+    drawn = torch.randperm(1200, generator=torch.Generator().manual_seed(3))[:1001]
+    assert len(starts[0].unique()) == 1001 and torch.equal(starts[0][:, 0].long(), drawn)
+    assert labels.unique().tolist() == list(range(1001))
+    kmeans(x[:1100], 1000, seed=3, iterations=1)
+    assert not torch.equal(starts[1][:, 0].long(), torch.randperm(1100, generator=seeded(3))[:1000])
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)

@@ -9,10 +9,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from robustmetric.errors import InputError
-from robustmetric.numerics.distances import nearest, pairwise
+from robustmetric.numerics.distances import chunks, nearest, pairwise
 from robustmetric.perturb.ball import Ball
 from robustmetric.perturb.pgd import frozen
-from robustmetric.types import Batch, Embeddings, Gallery, Inputs, Value
+from robustmetric.types import Batch, Embed, Embeddings, Gallery, Inputs, Value
+
+BUDGET = 2**26
+"""Distances from inputs to gallery held at one time (256 MiB in float32; up to eight such arrays live together)."""
 
 Targets = Mapping[str, Tensor]
 """What an attack fixed before it began, one row per input: indices into the gallery, distances, embeddings."""
@@ -65,18 +68,52 @@ def run(
     generator: torch.Generator | None = None,
     *,
     rounded: bool = True,
+    budget: int = BUDGET,
 ) -> Outcome:
-    """Attack one batch. `rounded` scores the images as 8 bits hold them, which is what a real attacker can send."""
+    """Attack one batch. `rounded` scores the images as 8 bits hold them, which is what a real attacker can send.
+
+    A batch with more than `budget` distances to the gallery is attacked some rows at a time, so memory stays bounded.
+    """
     with frozen(model) as embed:
-        with torch.no_grad():
-            clean = embed(batch.inputs)
-        targets = attack.choose(clean, batch, gallery, generator)
-        perturbed = engine(lambda x: attack.value(embed(x), targets, gallery), batch.inputs, generator)
-        if rounded:
-            perturbed = engine.ball.to_bytes(perturbed, batch.inputs)
-        with torch.no_grad():
-            z = embed(perturbed)
-            return Outcome(perturbed, z, attack.score(z, targets, batch, gallery))
+        parts = [
+            _run_rows(attack, engine, embed, part, gallery, generator, rounded)
+            for part in _parts(batch, budget // max(1, len(gallery)))
+        ]
+    if len(parts) == 1:
+        return parts[0]
+    return Outcome(
+        inputs=torch.cat([part.inputs for part in parts]),
+        embeddings=torch.cat([part.embeddings for part in parts]),
+        scores={name: torch.cat([part.scores[name] for part in parts]) for name in parts[0].scores},
+    )
+
+
+def _parts(batch: Batch, rows: int) -> list[Batch]:
+    """The batch, at most `rows` (but at least one) at a time; one that fits stays as it is."""
+    if len(batch) <= max(1, rows):
+        return [batch]
+    return [Batch(batch.inputs[s], batch.labels[s], batch.index[s]) for s in chunks(len(batch), rows)]
+
+
+def _run_rows(
+    attack: Attack,
+    engine: Engine,
+    embed: Embed,
+    batch: Batch,
+    gallery: Gallery,
+    generator: torch.Generator | None,
+    rounded: bool,
+) -> Outcome:
+    """Choose, climb, score."""
+    with torch.no_grad():
+        clean = embed(batch.inputs)
+    targets = attack.choose(clean, batch, gallery, generator)
+    perturbed = engine(lambda x: attack.value(embed(x), targets, gallery), batch.inputs, generator)
+    if rounded:
+        perturbed = engine.ball.to_bytes(perturbed, batch.inputs)
+    with torch.no_grad():
+        z = embed(perturbed)
+        return Outcome(perturbed, z, attack.score(z, targets, batch, gallery))
 
 
 def to_gallery(z: Embeddings, gallery: Gallery, exclude: Int[Tensor, " batch"] | None = None) -> Tensor:
@@ -94,16 +131,18 @@ def recall_at_1(z: Embeddings, batch: Batch, gallery: Gallery) -> Float[Tensor, 
 
 
 def percentile(
-    chosen: Float[Tensor, "batch chosen"], others: Float[Tensor, "batch #chosen items"]
+    chosen: Float[Tensor, "batch chosen"], others: Float[Tensor, "batch #chosen items"], *, is_listed: bool = False
 ) -> Float[Tensor, " batch"]:
     """Rank of the chosen distances among the others, in percent of the gallery, ties counted half.
 
     Distances within 1e-6 tie: float32 cannot tell them apart, and a collapsed model must not win by rounding noise.
+    `is_listed`: the others hold each chosen distance itself, which then does not count: first is 0, last is 100.
     """
     gap = chosen[..., None] - others
-    closer = (gap > 1e-6).float().mean(dim=-1)
-    level = (gap.abs() <= 1e-6).float().mean(dim=-1)
-    return 100 * (closer + level / 2).mean(dim=1)
+    closer = (gap > 1e-6).sum(dim=-1)
+    level = (gap.abs() <= 1e-6).sum(dim=-1) - int(is_listed)
+    items = max(1, others.shape[-1] - int(is_listed))
+    return 100 * ((closer + level / 2) / items).mean(dim=1)
 
 
 def check_direction(direction: str, count: int, what: str) -> None:
@@ -129,13 +168,16 @@ def draw_near(
     width: int,
     generator: torch.Generator | None,
 ) -> Int[Tensor, "rows width"]:
-    """Per row, `width` indices drawn without replacement from the nearest `share` of the gallery, itself left out."""
-    pool = int(share * len(gallery))
-    if not width <= pool < len(gallery):
+    """Per row, `width` indices drawn without replacement from the nearest `share` of the gallery, itself left out.
+
+    Where that share is fewer than `width` items (a small gallery), the nearest `width` are drawn.
+    """
+    others = len(gallery) - 1
+    if others < width:
         raise InputError(
-            f"the nearest {share:.2%} of a gallery of {len(gallery)} are {pool} items; expected at least {width} and "
-            f"fewer than {len(gallery)}: use a larger gallery or another pool"
+            f"{width} neighbours cannot be drawn from a gallery of {len(gallery)}; expected at least {width + 1} items"
         )
+    pool = min(max(int(share * len(gallery)), width), others)
     _, near = nearest(z, gallery.embeddings, k=pool, exclude=exclude)
     weights = torch.ones(near.shape, device=near.device)
     return near.gather(1, torch.multinomial(weights, width, replacement=False, generator=generator))

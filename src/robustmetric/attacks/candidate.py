@@ -23,7 +23,7 @@ class Candidate:
     direction: Literal["up", "down"]
     queries: int = 1
     pool: float = 0.01
-    """CA-: queries are drawn from this share of the gallery, the candidate's nearest neighbours."""
+    """CA-: queries are drawn from this share of the gallery (at least W), the candidate's nearest neighbours."""
     role: ClassVar[Literal["query", "candidate"]] = "candidate"
 
     def __post_init__(self) -> None:

@@ -17,13 +17,14 @@ from robustmetric.types import Batch, Embeddings, Gallery
 class Query:
     """Up: M random items should come first in the query's list. Down: M of its near neighbours should come last.
 
-    Score: QA+ or QA-, the mean percentile rank of those items in the query's list (unattacked: about 50, about 1).
+    Score: QA+ or QA-, the mean percentile rank of those items among the others in the query's list (unattacked: about
+    50, about 1).
     """
 
     direction: Literal["up", "down"]
     candidates: int = 1
     pool: float = 0.01
-    """QA-: items are drawn from this share of the gallery, the query's nearest neighbours."""
+    """QA-: items are drawn from this share of the gallery (at least M), the query's nearest neighbours."""
     role: ClassVar[Literal["query", "candidate"]] = "query"
 
     def __post_init__(self) -> None:
@@ -42,4 +43,4 @@ class Query:
     def score(self, z: Embeddings, targets: Targets, batch: Batch, gallery: Gallery) -> Scores:
         name = "QA+" if self.direction == "up" else "QA-"
         distances = pairwise(z, gallery.embeddings)
-        return {name: percentile(distances.gather(1, targets["index"]), distances[:, None])}
+        return {name: percentile(distances.gather(1, targets["index"]), distances[:, None], is_listed=True)}

@@ -37,7 +37,10 @@ class TopOneMisranking:
 
 @dataclass(frozen=True)
 class TopOneTranslocation:
-    """Push the clean first answer down the list. Score: GTT, percent of queries that keep it among the first `keep`."""
+    """Push the clean first answer down the list. Score: GTT, percent of queries that keep it among the first `keep`.
+
+    A gallery of fewer items is a list of all of them.
+    """
 
     keep: int = 4
     role: ClassVar[Literal["query", "candidate"]] = "query"
@@ -50,5 +53,6 @@ class TopOneTranslocation:
         return demotion(distances.gather(1, targets["index"]), distances[:, None])
 
     def score(self, z: Embeddings, targets: Targets, batch: Batch, gallery: Gallery) -> Scores:
-        _, top = nearest(z, gallery.embeddings, k=self.keep, exclude=batch.index)
+        listed = len(gallery) - int((batch.index >= 0).any())
+        _, top = nearest(z, gallery.embeddings, k=min(self.keep, listed), exclude=batch.index)
         return {"GTT": 100.0 * (top == targets["index"]).any(dim=1).float()}

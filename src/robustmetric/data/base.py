@@ -14,6 +14,9 @@ from robustmetric.errors import InputError
 
 VARIABLE = "ROBUSTMETRIC_DATA"
 
+VALIDATION_SEED = 0
+"""One held-out part for all runs, whatever seed they train with, so that runs are compared on the same classes."""
+
 log = logging.getLogger(__name__)
 
 
@@ -97,6 +100,17 @@ def data_root(path: str | None) -> Path:
     if home and not given.is_absolute() and not given.exists():
         return Path(home).expanduser() / given
     return given
+
+
+def check_validation(share: float) -> None:
+    """Refuse a validation share that is none."""
+    if not 0 <= share < 1:
+        raise InputError(f"validation {share} is not a share of the classes; expected 0 <= share < 1")
+
+
+def with_validation(dataset: Dataset, share: float) -> Dataset:
+    """The dataset itself for a share of 0, else with that share of its training classes as queries."""
+    return hold_out(dataset, share, VALIDATION_SEED) if share else dataset
 
 
 def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:

@@ -203,7 +203,10 @@ def _is_writable(folder: Path) -> bool:
 
 
 def _unreadable(name: str) -> str:
-    return f"{name} cannot be read as an image; replace it, or leave such files out with skip_unreadable: true"
+    return (
+        f"{name} cannot be read as an image; replace it, or leave such files out with --skip-unreadable "
+        "(in a recipe, data: {skip_unreadable: true})"
+    )
 
 
 class _Bar:

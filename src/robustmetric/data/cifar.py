@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from robustmetric.data.base import Dataset, Split, data_root, hold_out, report_count
+from robustmetric.data.base import Dataset, Split, data_root, report_count, with_validation
 from robustmetric.data.files import Tree, find_tree
-from robustmetric.data.listing import VALIDATION_SEED, ImageFiles, Listing, Plan, class_folders
+from robustmetric.data.listing import ImageFiles, Listing, Plan, class_folders
 from robustmetric.errors import InputError
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -37,7 +37,7 @@ class Cifar10(ImageFiles):
         dataset = Dataset("cifar10", read_binary(folder, BINARY[:5], "train"), read_binary(folder, BINARY[5:], "test"))
         report_count("cifar10, train", dataset.train.n, 50_000)
         report_count("cifar10, test", dataset.queries.n, 10_000)
-        return hold_out(dataset, self.validation, VALIDATION_SEED) if self.validation else dataset
+        return with_validation(dataset, self.validation)
 
     def plan(self) -> Plan:
         """Class folders under train/ and test/."""

@@ -7,15 +7,20 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from robustmetric.data.base import Dataset, Split, hold_out, report_count, require_pairs, share_classes
+from robustmetric.data.base import (
+    Dataset,
+    Split,
+    check_validation,
+    report_count,
+    require_pairs,
+    share_classes,
+    with_validation,
+)
 from robustmetric.data.cache import Cache, cache_folder
 from robustmetric.data.files import Tree
 from robustmetric.errors import InputError
 
 log = logging.getLogger(__name__)
-
-VALIDATION_SEED = 0
-"""One held-out part for all runs, whatever seed they train with, so that runs are compared on the same classes."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +90,7 @@ class ImageFiles(ABC):
     def __post_init__(self) -> None:
         if self.size < 1:
             raise InputError(f"size {self.size} is not a number of pixels; expected at least 1, such as 256")
-        if not 0 <= self.validation < 1:
-            raise InputError(f"validation {self.validation} is not a share of the classes; expected 0 <= share < 1")
+        check_validation(self.validation)
 
     @abstractmethod
     def plan(self) -> Plan:
@@ -108,8 +112,7 @@ class ImageFiles(ABC):
         dataset = Dataset(plan.name, train, queries, gallery, skipped)
         if plan.needs_pairs:
             require_pairs(train)
-        if self.validation:
-            dataset = hold_out(dataset, self.validation, VALIDATION_SEED)
+        dataset = with_validation(dataset, self.validation)
         if dataset.unmatched:
             log.warning("%s: %s queries have no match in the gallery", plan.name, f"{dataset.unmatched:,}")
         return dataset

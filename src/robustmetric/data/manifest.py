@@ -11,7 +11,7 @@ from robustmetric.data.listing import ImageFiles, Listing, Plan
 from robustmetric.errors import InputError
 
 NEEDED = ("path", "label", "split")
-SPLITS = {"train": "train", "test": "test", "validation": "test"}
+SPLITS = {"train": "train", "test": "test", "val": "validation", "validation": "validation"}
 YES, NO = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no", ""})
 EXPECTED = "expected the files that the manifest lists, relative to its own folder or to root:"
 
@@ -25,9 +25,11 @@ class Manifest(ImageFiles):
     """Images listed in a CSV file; paths are relative to `root`, or to the file's own folder."""
 
     file: str
+    use_validation: bool = False
+    """Rows of split "validation" (or "val") are the queries and gallery instead of those of "test"."""
 
     def plan(self) -> Plan:
-        """Rows of split "train" train (there may be none); those of "test" or "validation" are queries or gallery."""
+        """Rows of split "train" train (there may be none); those of "test", or of "validation", are searched."""
         path = data_root(self.file)
         rows = read_rows(path)
         root = path.parent if self.root is None else data_root(self.root)
@@ -35,7 +37,18 @@ class Manifest(ImageFiles):
             raise InputError(f"{root} does not exist; {EXPECTED}")
         tree = open_tree([root])
         train = [row for row in rows if row["split"] == "train"]
-        test = [row for row in rows if row["split"] == "test"]
+        searched, left = ("validation", "test") if self.use_validation else ("test", "validation")
+        test = [row for row in rows if row["split"] == searched]
+        unused = sum(row["split"] == left for row in rows)
+        if unused and not test:
+            other = str(not self.use_validation).lower()
+            raise InputError(
+                f"{path} has no row of split {searched!r}, but {unused} of {left!r}; set use_validation: {other}"
+            )
+        if unused:
+            log.warning(
+                "%s: %d rows of split %r are left out; the queries are those of %r", path, unused, left, searched
+            )
         queries, gallery = roles(test, path)
         if any(row.get("camera") for row in rows):
             log.warning("%s: cameras are kept with the images, but matches of the same camera are not left out", path)
@@ -69,7 +82,9 @@ def read_rows(path: Path) -> list[Row]:
         )
     for number, row in enumerate(rows, 2):
         if row["split"].lower() not in SPLITS:
-            raise InputError(f"{path}, line {number}: split {row['split']!r} is not known; expected train or test")
+            raise InputError(
+                f"{path}, line {number}: split {row['split']!r} is not known; expected train, test or validation"
+            )
         row["split"] = SPLITS[row["split"].lower()]
         row["line"] = str(number)
     return rows
@@ -88,7 +103,7 @@ def roles(test: list[Row], path: Path) -> tuple[list[Row], list[Row] | None]:
         # A query would find itself in the gallery: only a gallery that is the queries leaves each one out.
         raise InputError(
             f"{path}, line {both[0]['line']}: {both[0]['path']!r} is query and gallery while others are not; "
-            "mark every test row as both, or each as one"
+            f"mark every {both[0]['split']} row as both, or each as one"
         )
     return queries, gallery
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from robustmetric.data.base import Dataset, Split, data_root, report_count
+from robustmetric.data.base import Dataset, Split, check_validation, data_root, report_count, with_validation
 from robustmetric.errors import InputError
 
 FOLDERS = {
@@ -34,8 +34,11 @@ class Mnist:
 
     root: str | None = None
     variant: Literal["mnist", "fashion"] = "mnist"
+    validation: float = 0.0
+    """This share of the training classes, not trained on, takes the place of the test part, for model selection."""
 
     def __post_init__(self) -> None:
+        check_validation(self.validation)
         if self.variant not in CLASSES:
             raise InputError(f"variant {self.variant!r} is not known; expected 'mnist' or 'fashion'")
 
@@ -43,7 +46,7 @@ class Mnist:
         """The dataset, in memory."""
         folder = self._folder(data_root(self.root))
         train, test = self._split(folder, "train", 60_000), self._split(folder, "t10k", 10_000)
-        return Dataset(name=self.variant, train=train, queries=test)
+        return with_validation(Dataset(name=self.variant, train=train, queries=test), self.validation)
 
     def _folder(self, root: Path) -> Path:
         for folder in (*(root / name for name in FOLDERS[self.variant]), root):
@@ -78,10 +81,15 @@ class Fashion:
     """Fashion-MNIST: `Mnist(variant="fashion")` by a name of its own."""
 
     root: str | None = None
+    validation: float = 0.0
+    """This share of the training classes, not trained on, takes the place of the test part, for model selection."""
+
+    def __post_init__(self) -> None:
+        check_validation(self.validation)
 
     def load(self) -> Dataset:
         """The dataset, in memory."""
-        return Mnist(self.root, "fashion").load()
+        return Mnist(self.root, "fashion", self.validation).load()
 
 
 def read_idx(path: Path, axes: int) -> npt.NDArray[np.uint8]:

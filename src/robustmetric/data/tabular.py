@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from robustmetric.data.base import Dataset, Split, data_root
+from robustmetric.data.base import Dataset, Split, check_validation, data_root, keep_classes, with_validation
 from robustmetric.errors import InputError, nearest
 
 Values = npt.NDArray[np.float32]
@@ -31,8 +31,11 @@ class Tabular:
     test_share: float = 0.5
     seed: int = 0
     scale: bool = False
+    validation: float = 0.0
+    """This share of the training classes, not trained on, takes the place of the test part, for model selection."""
 
     def __post_init__(self) -> None:
+        check_validation(self.validation)
         if not 0 < self.test_share < 1:
             raise InputError(f"test_share {self.test_share} is not a share of the rows; expected 0 < share < 1")
 
@@ -53,7 +56,11 @@ class Tabular:
         class_names, codes = np.unique(labels, return_inverse=True)
         names = tuple(str(name) for name in class_names.tolist())
         train = _split(x_train, codes[: len(x_train)], names, "train", path)
-        return Dataset(path.stem, train, _split(x_test, codes[len(x_train) :], names, "test", path))
+        test = _split(x_test, codes[len(x_train) :], names, "test", path)
+        if self.validation:
+            # Classes of the test part alone can be neither trained on nor held out.
+            train = keep_classes(train, train.labels.unique())
+        return with_validation(Dataset(path.stem, train, test), self.validation)
 
     def _path(self) -> Path:
         """The file as named, or as named under the data folder."""

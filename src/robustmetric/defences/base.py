@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 import torch
 from torch import Tensor, nn
 
+from robustmetric.errors import InputError
 from robustmetric.perturb.pgd import View, frozen
 from robustmetric.types import Batch, Embed
 
@@ -25,3 +26,11 @@ class Defence(nn.Module, ABC):
     @abstractmethod
     def forward(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """Named terms of this batch; `generator` holds all of the step's randomness, so that a step can be repeated."""
+
+
+def require(part: object, kind: type, role: str) -> None:
+    """Refuse a part of another kind when the defence is built, not at its first step."""
+    if isinstance(part, str):
+        raise InputError(f"{role} {part!r} is a word; write {{name: {part}}}")
+    if not isinstance(part, kind):
+        raise InputError(f"{role}: {type(part).__name__} is not of the kind {kind.__name__}")

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from robustmetric.attacks.base import Engine
 from robustmetric.attacks.objectives import nudged, shift
-from robustmetric.defences.base import Defence
+from robustmetric.defences.base import Defence, require
 from robustmetric.losses.base import MetricLoss
 from robustmetric.types import Batch
 
@@ -15,6 +15,8 @@ class EmbeddingShiftedTriplet(Defence):
 
     def __init__(self, loss: MetricLoss, attack: Engine) -> None:
         super().__init__()
+        require(loss, MetricLoss, "loss")
+        require(attack, Engine, "attack")
         self.loss = loss
         self.attack = attack
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from robustmetric.attacks.base import Engine
-from robustmetric.defences.base import Defence
+from robustmetric.defences.base import Defence, require
 from robustmetric.errors import InputError
 from robustmetric.losses.base import MetricLoss
 from robustmetric.perturb.pgd import frozen
@@ -20,6 +20,8 @@ class Madry(Defence):
 
     def __init__(self, loss: MetricLoss, attack: Engine, clean_share: float = 0.0) -> None:
         super().__init__()
+        require(loss, MetricLoss, "loss")
+        require(attack, Engine, "attack")
         if not 0 <= clean_share <= 1:
             raise InputError(f"clean_share {clean_share} is not a share of the loss; expected 0 to 1, such as 0.5")
         self.loss = loss

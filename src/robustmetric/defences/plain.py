@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from robustmetric.defences.base import Defence
+from robustmetric.defences.base import Defence, require
 from robustmetric.losses.base import MetricLoss
 from robustmetric.types import Batch
 
@@ -13,6 +13,7 @@ class Plain(Defence):
 
     def __init__(self, loss: MetricLoss) -> None:
         super().__init__()
+        require(loss, MetricLoss, "loss")
         self.loss = loss
 
     def forward(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> dict[str, Tensor]:

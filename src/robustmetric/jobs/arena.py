@@ -1,5 +1,7 @@
 """The arena: a model, the queries it gets and the gallery it searches, embedded once and shared by every attack."""
 
+import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +18,9 @@ from robustmetric.jobs.folder import fingerprint
 from robustmetric.jobs.workers import Workers, full_precision, generator
 from robustmetric.perturb.pgd import frozen
 from robustmetric.types import Batch, Gallery
+
+SAMPLED = 64
+"""Images per split whose bytes a data fingerprint reads: a large memory map stays on disk."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,7 @@ class Arena:
     class_names: tuple[str, ...]
     skipped: int
     batch_size: int
+    data_fingerprint: str
 
     @staticmethod
     def prepare(
@@ -69,6 +75,7 @@ class Arena:
             class_names=dataset.queries.class_names,
             skipped=len(dataset.skipped),
             batch_size=batch_size,
+            data_fingerprint=data_fingerprint(dataset),
         )
 
     def batches(self) -> Iterator[tuple[int, Int[Tensor, " batch"], Batch]]:
@@ -93,6 +100,7 @@ class Arena:
             "view": repr(self.view),
             "batch": self.batch_size,
             "weights": fingerprint(self.model)[:16],
+            "data_fingerprint": self.data_fingerprint,
         }
         return {**described, "skipped": self.skipped} if self.skipped else described
 
@@ -127,6 +135,28 @@ def embed(
             f"the model's embedding of {feed.names[int(rows[bad])]} holds NaN or infinity; check its weights"
         )
     return workers.total(embeddings)
+
+
+def data_fingerprint(dataset: Dataset) -> str:
+    """16 hex digits of a SHA-256 of what is searched: labels, classes, names, shapes, and the bytes of some images.
+
+    Ties a record to its data: a name and counts are shared by data sets that differ.
+    """
+    digest = hashlib.sha256()
+    for split in (dataset.queries, dataset.gallery):
+        if split is None:
+            continue
+        facts = [list(split.inputs.shape), str(split.inputs.dtype), split.class_names, split.names]
+        digest.update(json.dumps(facts).encode())
+        for values in (split.labels, split.sizes, split.inputs[_spread(len(split), SAMPLED)]):
+            digest.update(values.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _spread(count: int, most: int) -> Int[Tensor, " rows"]:
+    """At most so many rows, evenly spread from the first to the last; in whole numbers, which are exact at any size."""
+    few = min(count, most)
+    return torch.arange(few) * (count - 1) // max(few - 1, 1)
 
 
 def as_bytes(batch: Batch) -> Batch:

@@ -86,10 +86,14 @@ def resolve(name: str, overrides: list[str]) -> tuple[dict[str, Spec], str]:
 
 def load_data(spec: Mapping[str, Spec], where: str) -> Dataset:
     """The data set of a recipe, read."""
+    return _source(spec, where).load()
+
+
+def _source(spec: Mapping[str, Spec], where: str) -> Source:
     source = build(spec, "data", where)
     if not isinstance(source, Source):
         raise InputError(f"{where}.data: {type(source).__name__} is not a data set; it has no load()")
-    return source.load()
+    return source
 
 
 def load_model(spec: Mapping[str, Spec], where: str) -> nn.Module:
@@ -105,7 +109,8 @@ def load_model(spec: Mapping[str, Spec], where: str) -> nn.Module:
 def load_plan(spec: Mapping[str, Spec], where: str) -> tuple[Plan, Dataset]:
     """Everything a training needs. A recipe may refer to `$classes` (of the training set) and `$dim` (of the model)."""
     recipe.check(Plan, spec, where)
-    dataset = load_data(spec, where)
+    source = _source(spec, where)
+    dataset = source.load()
     model = load_model(spec, where)
     variables = {"classes": dataset.train.classes, **_dim(model)}
     with torch.random.fork_rng(devices=[]):
@@ -115,7 +120,7 @@ def load_plan(spec: Mapping[str, Spec], where: str) -> tuple[Plan, Dataset]:
             for key, value in spec.items()
             if key not in ("data", "model")
         }
-    parts = {"data": build(spec, "data", where), "model": model, **rest}
+    parts = {"data": source, "model": model, **rest}
     recipe.call(_check_parts, {"parts": parts}, where)
     return recipe.call(Plan, parts, where), dataset
 

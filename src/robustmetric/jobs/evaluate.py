@@ -20,6 +20,7 @@ from robustmetric.metrics.robustness import bootstrap
 from robustmetric.numerics.distances import nearest
 from robustmetric.perturb.pgd import frozen
 from robustmetric.records import Record
+from robustmetric.report.scores import show_radius
 from robustmetric.types import Batch
 
 Pictures = dict[str, npt.NDArray[Any]]
@@ -68,8 +69,7 @@ def measure_trial(
     sums: dict[str, Tensor] = {}
     pictures = None
     count = len(arena.rows)
-    title = f"{trial.label} at {_radius(trial.engine.ball.radius)}"
-    with Bar(title, count, shown=lead and arena.workers.rank == 0) as bar:
+    with Bar(title(trial.label, trial.engine.ball.radius), count, shown=lead and arena.workers.rank == 0) as bar:
         for first, positions, batch in arena.batches():
             randomness = generator(arena.workers.device, seed, first, 3)
             images = batch.inputs.dim() > 2
@@ -92,6 +92,11 @@ def measure_trial(
         context=dict(context),
     )
     return record, pictures
+
+
+def title(name: str, radius: float | None) -> str:
+    """A measurement as progress and results name it: `ES at 8/255`, or `clean`."""
+    return name if radius is None else f"{name} at {show_radius(radius)}"
 
 
 def run_suite(
@@ -159,8 +164,3 @@ def _chance(queries: Tensor, items: Tensor, own: bool) -> float:
 
 def _percent(interval: tuple[float, float]) -> tuple[float, float]:
     return 100 * interval[0], 100 * interval[1]
-
-
-def _radius(radius: float) -> str:
-    bytes_ = radius * 255
-    return f"{bytes_:.0f}/255" if abs(bytes_ - round(bytes_)) < 1e-6 else f"{radius:.3g}"

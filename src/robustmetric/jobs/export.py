@@ -1,6 +1,8 @@
 """Export: a trained run as files other programs read: safetensors with its recipe, and ONNX."""
 
+import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -10,6 +12,7 @@ from robustmetric.errors import InputError
 from robustmetric.jobs import assemble
 from robustmetric.jobs.folder import RunFolder, atomically
 from robustmetric.jobs.workers import quiet
+from robustmetric.recipe import Spec
 
 
 def export(run: Path, out: Path | None = None, onnx: Path | None = None) -> list[Path]:
@@ -25,13 +28,26 @@ def export(run: Path, out: Path | None = None, onnx: Path | None = None) -> list
             atomically(out / source.name, lambda partial, source=source: shutil.copyfile(source, partial))  # type: ignore[misc]  # default binds the loop variable
             written.append(out / source.name)
     if onnx is not None:
-        dataset = assemble.load_data(spec, str(run))
-        rows = torch.arange(min(2, len(dataset.queries.labels)))
-        view = assemble.load_view(spec, str(run))
-        sample = view(dataset.queries.inputs[rows], dataset.queries.sizes[rows], None)
+        sample = torch.zeros(2, *_input_shape(folder, spec))
         atomically(onnx, lambda partial: write_onnx(model, sample, partial))
         written.append(onnx)
     return written
+
+
+def _input_shape(folder: RunFolder, spec: Mapping[str, Spec]) -> tuple[int, ...]:
+    """What the model sees of one input, as training noted it; a run without the note needs its data once more."""
+    try:
+        facts = json.loads(folder.summary.read_text())
+    except (OSError, ValueError):
+        facts = {}
+    shape = facts.get("input_shape") if isinstance(facts, dict) else None
+    if isinstance(shape, list) and shape and all(isinstance(size, int) and size > 0 for size in shape):
+        return tuple(shape)
+    queries = assemble.load_data(spec, str(folder.path)).queries
+    if queries.inputs.dtype != torch.uint8:
+        return queries.shape
+    view = assemble.load_view(spec, str(folder.path))
+    return tuple(view(queries.inputs[:1], queries.sizes[:1], None).shape[1:])
 
 
 def write_onnx(model: nn.Module, sample: torch.Tensor, path: Path) -> None:

@@ -115,8 +115,10 @@ def _bytes(value: Tensor) -> bytes:
     return value.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes()
 
 
-def summarise(spec: Mapping[str, Spec], name: str, context: Mapping[str, Any]) -> dict[str, Any]:
-    """What the report says of a run without opening anything else."""
+def summarise(
+    spec: Mapping[str, Spec], name: str, context: Mapping[str, Any], input_shape: list[int] | None = None
+) -> dict[str, Any]:
+    """What the report says of a run without opening anything else; `input_shape` is what the model sees of one."""
 
     def title(key: str) -> str:
         value = spec.get(key)
@@ -131,6 +133,7 @@ def summarise(spec: Mapping[str, Spec], name: str, context: Mapping[str, Any]) -
         "model": title("model"),
         "seed": spec.get("seed", 0),
         **{key: context[key] for key in ("commit", "hardware", "versions")},
+        **({} if input_shape is None else {"input_shape": input_shape}),
         "recipe": json.loads(json.dumps(spec)),
     }
 

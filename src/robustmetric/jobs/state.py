@@ -14,6 +14,10 @@ from robustmetric import records
 from robustmetric.errors import InputError
 from robustmetric.jobs import assemble
 from robustmetric.jobs.folder import RunFolder
+from robustmetric.jobs.workers import anywhere, least
+
+NEVER = torch.iinfo(torch.int64).max
+"""The first bad step of a training that had none."""
 
 
 @dataclass
@@ -31,14 +35,18 @@ class State:
 
 
 class Meter:
-    """Sums loss terms on the device and reads them twice a second, so that the loop does not wait for numbers."""
+    """Sums loss terms on the device and reads them twice a second, so that the loop does not wait for numbers.
 
-    def __init__(self, state: State) -> None:
-        self.state = state
+    Several ranks read together, whenever they are asked to, so that all of them stop at a NaN that one of them met.
+    """
+
+    def __init__(self, state: State, fabric: Fabric) -> None:
+        self.state, self.fabric = state, fabric
         self._pending: dict[str, Tensor] = {}
         self._first_bad: Tensor | None = None
         self._read = self._started = time.monotonic()
-        self._shown: dict[str, float] = {}
+        self.shown: dict[str, float] = {}
+        """The means last read."""
 
     def add(self, named: Mapping[str, Tensor], images: int) -> None:
         """Take in one step's terms; note the first step whose loss is not a number."""
@@ -46,27 +54,28 @@ class Meter:
             value = value.detach()
             self._pending[name] = self._pending[name] + value if name in self._pending else value
         bad = ~torch.isfinite(torch.stack([value.detach() for value in named.values()])).all()
-        step = torch.where(bad, self.state.step, torch.iinfo(torch.int64).max)
+        step = torch.where(bad, self.state.step, NEVER)
         self._first_bad = step if self._first_bad is None else torch.minimum(self._first_bad, step)
         self.state.images += images
 
     def read(self, saver: "Saver", *, force: bool = False) -> dict[str, float]:
         """Mean terms of the epoch so far; stops the training where a loss was NaN or infinite."""
         now = time.monotonic()
-        if not force and now - self._read < 0.5:
-            return self._shown
+        if not force and self.fabric.world_size == 1 and now - self._read < 0.5:
+            return self.shown
         self.state.seconds += now - self._started
         self._started = self._read = now
-        if self._first_bad is not None and int(self._first_bad) < torch.iinfo(torch.int64).max:
+        first_bad = least(self.fabric, NEVER if self._first_bad is None else int(self._first_bad))
+        if first_bad < NEVER:
             raise InputError(
-                f"the loss became NaN or infinite at epoch {self.state.epoch + 1}, step {int(self._first_bad)}; "
+                f"the loss became NaN or infinite at epoch {self.state.epoch + 1}, step {first_bad}; "
                 f"{saver.last_good()}; lower the learning rate or use --precision 32-true"
             )
         for name, value in self._pending.items():
             self.state.sums[name] = self.state.sums.get(name, 0.0) + float(value)
         self._pending, self._first_bad = {}, None
-        self._shown = {name: total / max(self.state.step, 1) for name, total in self.state.sums.items()}
-        return self._shown
+        self.shown = {name: total / max(self.state.step, 1) for name, total in self.state.sums.items()}
+        return self.shown
 
 
 class Saver:
@@ -80,8 +89,8 @@ class Saver:
         self._good: str | None = None
 
     def maybe(self, state: State, meter: Meter | None = None) -> None:
-        """Save if the last save is old enough."""
-        if time.monotonic() - self._saved >= self.plan.checkpoint_seconds:
+        """Save if the last save is old enough, by the clock of any rank."""
+        if anywhere(self.fabric, time.monotonic() - self._saved >= self.plan.checkpoint_seconds):
             self.now(state, meter)
 
     def now(self, state: State, meter: Meter | None = None) -> None:
@@ -89,7 +98,7 @@ class Saver:
         if meter is not None:
             meter.read(self, force=True)
         weights = [*self.plan.model.parameters(), *self.plan.defence.parameters()]
-        if not all(bool(torch.isfinite(weight).all()) for weight in weights):
+        if anywhere(self.fabric, not all(bool(torch.isfinite(weight).all()) for weight in weights)):
             # A finite loss can have a gradient that is not.
             raise InputError(
                 f"the weights became NaN or infinite by epoch {state.epoch + 1}, step {state.step}; "
@@ -99,6 +108,7 @@ class Saver:
             self.folder.save_state(
                 {
                     **vars(state),
+                    "ranks": self.fabric.world_size,
                     "model": self.plan.model.state_dict(),
                     "defence": self.plan.defence.state_dict(),
                     "optimiser": self.optimizer.state_dict(),

@@ -1,12 +1,16 @@
 """What `evaluate` is pointed at: a run folder, a recipe, or a model of one's own with data of one's own."""
 
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import nn
 
-from robustmetric import records
+from robustmetric import recipe, records
 from robustmetric.catalogue import CATALOGUE, NAMES
 from robustmetric.data.base import Dataset
 from robustmetric.data.folder import Folder
@@ -16,12 +20,14 @@ from robustmetric.data.transforms import CentreCrop, Identity
 from robustmetric.errors import InputError, nearest
 from robustmetric.jobs import assemble
 from robustmetric.jobs.arena import Arena
-from robustmetric.jobs.evaluate import Pictures, run_suite
+from robustmetric.jobs.evaluate import Pictures, run_suite, title
 from robustmetric.jobs.folder import RunFolder, atomically, summarise
 from robustmetric.jobs.progress import say
 from robustmetric.jobs.workers import Hardware, Workers, describe
 from robustmetric.models.encoder import Encoder
-from robustmetric.recipe import Spec, find
+from robustmetric.models.ensemble import Ensemble
+from robustmetric.models.mahalanobis import Mahalanobis
+from robustmetric.recipe import Spec
 from robustmetric.records import Record
 
 
@@ -72,7 +78,7 @@ def evaluate(
             shown = "  ".join(
                 f"{key} {value:.4g}" for key, value in record.scores.items() if key not in ("mAP@R", "AMI")
             )
-            say(f"{target.name}  {_title(record)}: {shown}")
+            say(f"{target.name}  {title(record.name, record.settings.get('radius'))}: {shown}")
     if lead and finished and len(finished) == len(target.folder.finished()):
         say(f"{target.folder.path}: nothing to do, every trial of {chosen.name} is there")
     return records.latest(records.read(target.folder.results)) if target.folder.results.is_file() else []
@@ -86,57 +92,97 @@ def find_target(name: str, *, data: str | None, out: Path | None, skip_unreadabl
         spec = folder.read_recipe()
         model = assemble.load_model(spec, str(path))
         folder.load_weights(model)
-        place = RunFolder(out) if out else folder
+        home = path
     elif path.suffix not in {"", ".yaml", ".yml"} and "/" not in name:
         if data is None:
             raise InputError(f"{name!r} brings no data; name some with --data FOLDER, FILE.csv or a data set")
         spec, model = {"model": {"name": name}}, _own_model(name)
-        place = RunFolder(out or Path("runs") / f"evaluate-{name}")
+        home = Path("runs") / f"evaluate-{name}"
     else:
+        _refuse_missing_run(name)
         spec, where = assemble.resolve(name, [])
         model = assemble.load_model(spec, where)
-        place = RunFolder(out or Path("runs") / f"evaluate-{assemble.title(where)}")
-    if skip_unreadable and isinstance(spec.get("data"), dict):
-        spec = {**spec, "data": {**spec["data"], "skip_unreadable": True}}
+        home = Path("runs") / f"evaluate-{assemble.title(where)}"
     if data is None:
+        spec = skipping(spec, name) if skip_unreadable else spec
         dataset, view = assemble.load_data(spec, name), assemble.load_view(spec, name)
     else:
-        dataset, view = own_data(data, skip_unreadable)
+        dataset, guessed = own_data(data, skip_unreadable)
+        view = assemble.load_view(spec, name) if "view" in spec else guessed
         spec = {**spec, "data": {"name": data}}
+        home = home if path.is_dir() else home.with_name(f"{home.name}-{dataset.name}")
+    place = RunFolder(out or home)
     return Target(model, dataset, view, place, spec, place.path.name)
 
 
-def own_data(name: str, skip_unreadable: bool = False) -> tuple[Dataset, Transform]:
-    """Data named on the command line: a data set of ours, a folder or zip of class folders, or a CSV manifest.
+def _refuse_missing_run(name: str) -> None:
+    """A path that is no recipe's, nor like one, was meant as a run folder: the list of recipes would not help."""
+    path = Path(name)
+    short = path.as_posix().removeprefix("recipes/")
+    is_like_recipe = path.parts[:1] != ("runs",) and get_close_matches(short, recipe.listing(), n=1)
+    if "/" not in name or path.suffix in {".yaml", ".yml"} or is_like_recipe:
+        return
+    raise InputError(f"no run folder {name!r} exists; recipes are listed by `robustmetric list recipes`")
 
-    Every image of a folder is a query; nothing is held back for training.
+
+def skipping(spec: Mapping[str, Spec], where: str) -> dict[str, Spec]:
+    """The recipe with unreadable images left out, which only data sets of image files can do."""
+    data = spec.get("data")
+    if not isinstance(data, dict) or "name" not in data:
+        return dict(spec)  # building it gives the clearer error
+    constructor = recipe.find(data["name"], NAMES, f"{where}.data")
+    return {**spec, "data": {**data, **_skip_setting(constructor, data["name"])}}
+
+
+def _skip_setting(constructor: Callable[..., Any], name: str) -> dict[str, bool]:
+    parameters = inspect.signature(constructor).parameters
+    if "skip_unreadable" not in parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        raise InputError(f"--skip-unreadable is for data sets of image files; {name!r} reads none, leave it out")
+    return {"skip_unreadable": True}
+
+
+def own_data(name: str, skip_unreadable: bool = False) -> tuple[Dataset, Transform]:
+    """Data named on the command line: a folder or zip of class folders, a CSV manifest, or a data set of ours.
+
+    Every image of a folder is a query; nothing is held back for training. The view is a guess from the images' size.
     """
     path = Path(name)
-    if name in CATALOGUE["data"]:
-        dataset = find(name, NAMES, "--data")().load()
-    elif path.suffix == ".csv":
+    if path.suffix == ".csv":
         dataset = Manifest(str(path), skip_unreadable=skip_unreadable).load()
     elif path.exists():
         dataset = Folder(str(path), test_share=1.0, skip_unreadable=skip_unreadable).load()
+    elif name in CATALOGUE["data"]:
+        dataset = _named_data(name, skip_unreadable)
     else:
         raise InputError(f"--data {name!r} is no folder, no CSV file and no data set{nearest(name, CATALOGUE['data'])}")
     side = dataset.queries.inputs.shape[-1] if dataset.queries.inputs.dim() == 4 else 0
     return dataset, CentreCrop(224) if side == 256 else Identity()
 
 
+def _named_data(name: str, skip_unreadable: bool) -> Dataset:
+    where = f"--data {name}"
+    constructor = recipe.find(name, NAMES, where)
+    arguments = _skip_setting(constructor, name) if skip_unreadable else {}
+    try:
+        recipe.check(constructor, arguments, where)
+    except InputError as error:
+        raise InputError(f"{error}; give the path of a folder, zip or CSV manifest, or evaluate a recipe") from error
+    return recipe.call(constructor, arguments, where).load()
+
+
 def _own_model(name: str) -> nn.Module:
-    made = find(name, {}, "model")
+    made = recipe.find(name, {}, "model")
     model = made if isinstance(made, nn.Module) else made()
     if not isinstance(model, nn.Module):
         raise InputError(
             f"{name!r} gave a {type(model).__name__}; expected a torch module or a function that makes one"
         )
-    return model if isinstance(model, Encoder) else Encoder(model)
+    return unit(model)
 
 
-def _title(record: Record) -> str:
-    radius = record.settings.get("radius")
-    return record.name if radius is None else f"{record.name} at {radius * 255:.4g}/255"
+def unit(model: nn.Module) -> nn.Module:
+    """The model with unit-length embeddings; one of ours is left as it is, with the lengths it gives."""
+    return model if isinstance(model, Encoder | Ensemble | Mahalanobis) else Encoder(model)
 
 
 def _save_pictures(folder: RunFolder, record: Record, pictures: Pictures | None) -> None:

@@ -20,12 +20,12 @@ from robustmetric.jobs.feed import Feed
 from robustmetric.jobs.folder import RunFolder, summarise
 from robustmetric.jobs.progress import Bar, Stop, interruptible, say, terms
 from robustmetric.jobs.state import Log, Meter, Saver, State
-from robustmetric.jobs.workers import Hardware, Workers, describe, generator
+from robustmetric.jobs.workers import Hardware, Workers, anywhere, describe, generator, lead_first, quiet
 from robustmetric.recipe import Spec
 from robustmetric.types import Batch
 
 AGREE_EVERY = 8
-"""Steps between two questions to all ranks whether somebody asked to stop."""
+"""Steps between two meetings of several ranks, where they read the loss, save and stop together."""
 
 
 class Interrupted(Exception):
@@ -58,10 +58,12 @@ def train(
     folder = RunFolder(out or Path("runs") / f"{assemble.title(where)}-seed{spec.get('seed', 0)}")
     _refuse_to_overwrite(folder, spec, resume)
     fabric = hardware.fabric()
-    plan, dataset = assemble.load_plan(spec, where)
+    with lead_first(fabric):
+        plan, dataset = assemble.load_plan(spec, where)
+    shape = _input_shape(plan, dataset)
     context = records.context(describe(fabric.device, fabric.world_size))
     if fabric.global_rank == 0 and not resume:
-        folder.begin(spec, summarise(spec, folder.path.name, context))
+        folder.begin(spec, summarise(spec, folder.path.name, context, shape))
     fabric.barrier()
     fit(fabric, plan, dataset, folder, context, resume=resume, tensorboard=tensorboard)
     return folder.path
@@ -81,12 +83,13 @@ def fit(
     torch.backends.cudnn.benchmark = fabric.device.type == "cuda"
     plan.defence.view = plan.attack_view
     optimiser = plan.optimiser.build(plan.model, plan.defence)
-    module, optimizer = fabric.setup(Step(plan.model, plan.defence), optimiser)
+    with quiet():
+        module, optimizer = fabric.setup(Step(plan.model, plan.defence), optimiser)
     feed = Feed(dataset.train, fabric.device)
     saver = Saver(folder, plan, optimizer, fabric)
     state = State()
     if resume and folder.state.exists():
-        state = _restore(folder, plan, optimizer, fabric.device)
+        state = _restore(folder, plan, optimizer, fabric)
         saver.note(state)
     lead = fabric.global_rank == 0
     log = Log(folder, plan, context, tensorboard) if lead else None
@@ -102,6 +105,7 @@ def fit(
             if _due(plan.validate_every, epoch) and epoch + 1 < plan.epochs:
                 _validate(fabric, plan, dataset, folder, context, epoch + 1)
     saver.now(state)
+    _share_buffers(fabric, plan.model)
     if lead:
         folder.save_weights(plan.model)
     fabric.barrier()
@@ -121,7 +125,7 @@ def _epoch(
     """One pass over the sampler's batches from `state.step` on; yields the mean loss terms now and then read."""
     rank, ranks = fabric.global_rank, fabric.world_size
     batches = list(plan.sampler.batches(feed.labels, state.epoch, plan.seed, rank, ranks))
-    meter = Meter(state)
+    meter = Meter(state, fabric)
     module.train()
     for rows in batches[state.step :]:
         _set_rate(optimizer, plan, state.epoch + state.step / len(batches))
@@ -133,31 +137,45 @@ def _epoch(
             optimizer.zero_grad(set_to_none=True)
             fabric.backward(loss)
             if plan.optimiser.clip is not None:
-                torch.nn.utils.clip_grad_value_(module.parameters(), plan.optimiser.clip)
+                fabric.clip_gradients(module, optimizer, clip_val=plan.optimiser.clip)
             optimizer.step()
         state.step += 1
         meter.add(named, len(rows) * ranks)
+        if ranks > 1 and state.step % AGREE_EVERY:
+            yield meter.shown
+            continue
         yield meter.read(saver)
         saver.maybe(state, meter)
-        if _agreed(fabric, stop, state.step):
+        # Asked of all ranks, so that none waits for one that has left.
+        if anywhere(fabric, stop.asked):
             saver.now(state, meter)
             raise Interrupted(str(saver.folder.path))
     meter.read(saver, force=True)
 
 
-def _agreed(fabric: Fabric, stop: Stop, step: int) -> bool:
-    """Whether to stop here. Several ranks agree on it every few steps, so that none waits for one that has left."""
-    if fabric.world_size == 1:
-        return stop.asked
-    if step % AGREE_EVERY:
-        return False
-    asked = fabric.all_reduce(torch.tensor(float(stop.asked), device=fabric.device), reduce_op="sum")
-    return bool(torch.as_tensor(asked) > 0)
+def _share_buffers(fabric: Fabric, model: nn.Module) -> None:
+    """The first rank's buffers on every rank: batch-norm statistics grow apart, and only one model is saved."""
+    if fabric.world_size > 1:
+        for buffer in model.buffers():
+            torch.distributed.broadcast(buffer, src=0)
 
 
-def _restore(folder: RunFolder, plan: assemble.Plan, optimizer: torch.optim.Optimizer, device: torch.device) -> State:
+def _input_shape(plan: assemble.Plan, dataset: Dataset) -> list[int]:
+    """The shape of one input as the model sees it: [channels, height, width], or [features]."""
+    queries = Feed(dataset.queries, torch.device("cpu"))
+    return list(queries.batch(torch.arange(1), plan.view).inputs.shape[1:])
+
+
+def _restore(folder: RunFolder, plan: assemble.Plan, optimizer: torch.optim.Optimizer, fabric: Fabric) -> State:
     """Weights, optimiser and place from the saved state."""
-    saved = folder.load_state(device)
+    saved = folder.load_state(fabric.device)
+    # States of older versions do not say; they are taken for those of one process.
+    ranks = saved.pop("ranks", 1)
+    if saved.get("step") and ranks != fabric.world_size:
+        raise InputError(
+            f"{folder.state} is in the middle of an epoch shared by {ranks} process(es), not {fabric.world_size}; "
+            f"resume with as many, as in --devices {ranks}"
+        )
     try:
         plan.model.load_state_dict(saved.pop("model"))
         plan.defence.load_state_dict(saved.pop("defence"))
@@ -201,6 +219,7 @@ def _validate(
     epoch: int,
 ) -> None:
     """Clean retrieval of the model as it stands, into the records and onto the screen."""
+    _share_buffers(fabric, plan.model)
     arena = Arena.prepare(plan.model, dataset, plan.view, Workers.of(fabric))
     # A kind of its own: a glance during training is not the evaluation that tables compare.
     record = replace(measure_clean(arena, {"epoch": epoch}, plan.seed, context), kind="validation")

@@ -72,6 +72,33 @@ class Workers:
         return Workers(fabric.device, fabric.global_rank, fabric.world_size, (lambda x: x) if alone else total)
 
 
+def least(fabric: Fabric, number: int) -> int:
+    """The smallest of the ranks' whole numbers; every rank must ask."""
+    if fabric.world_size == 1:
+        return number
+    return int(torch.as_tensor(fabric.all_reduce(torch.tensor(number, device=fabric.device), reduce_op="min")))
+
+
+def anywhere(fabric: Fabric, fact: bool) -> bool:
+    """Whether something holds on any rank; every rank must ask."""
+    return least(fabric, int(not fact)) == 0
+
+
+@contextmanager
+def lead_first(fabric: Fabric) -> Iterator[None]:
+    """The first rank goes ahead and the others find what it cached.
+
+    Unlike `fabric.rank_zero_first`, a rank that fails in here leaves nobody waiting.
+    """
+    if fabric.global_rank > 0:
+        fabric.barrier()
+    try:
+        yield
+    finally:
+        if fabric.global_rank == 0:
+            fabric.barrier()
+
+
 def leads() -> bool:
     """Whether this process speaks for its peers: the first rank, or the only process."""
     return not (torch.distributed.is_available() and torch.distributed.is_initialized()) or (

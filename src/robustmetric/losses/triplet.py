@@ -52,6 +52,10 @@ class Triplet(MetricLoss):
         form: Form = "difference",
     ) -> None:
         super().__init__()
+        if isinstance(miner, str):
+            raise InputError(f"miner {miner!r} is a word; write {{name: {miner}}}")
+        if not callable(miner):
+            raise InputError(f"miner {miner!r} chooses no triplets; expected a miner, such as {{name: semihard}}")
         if reduction not in get_args(Reduction):
             raise InputError(f"reduction {reduction!r} is not known{nearest(reduction, get_args(Reduction))}")
         if form not in get_args(Form):

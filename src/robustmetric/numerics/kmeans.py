@@ -10,6 +10,9 @@ from torch import Tensor
 from robustmetric.errors import InputError
 from robustmetric.numerics.distances import nearest, paired, pairwise
 
+MOST_SPREAD = 1000
+"""Clusters up to which the start is k-means++."""
+
 
 @torch.no_grad()
 def kmeans(
@@ -20,7 +23,11 @@ def kmeans(
     restarts: int = 1,
     backend: Literal["torch", "faiss"] = "torch",
 ) -> Int[Tensor, " n"]:
-    """The cluster, 0 to `clusters` - 1, of each row; of several restarts, the one with the smallest inertia."""
+    """The cluster, 0 to `clusters` - 1, of each row; of several restarts, the one with the smallest inertia.
+
+    k-means++ finds its centres one after the other, each over all points; more than 1,000 clusters start from
+    points drawn at random instead, no point twice.
+    """
     if not 1 <= clusters <= len(x):
         raise InputError(f"{clusters} clusters asked of {len(x)} points; expected 1 <= clusters <= {len(x)}")
     if iterations < 1 or restarts < 1:
@@ -31,7 +38,8 @@ def kmeans(
         raise InputError(f"backend {backend!r} is not known; expected 'torch' or 'faiss'")
     generator = torch.Generator().manual_seed(seed)
     x = x.to(torch.promote_types(x.dtype, torch.float32))
-    runs = [_lloyd(x, _spread(x, clusters, generator), iterations) for _ in range(restarts)]
+    start = _spread if clusters <= MOST_SPREAD else _drawn
+    runs = [_lloyd(x, start(x, clusters, generator), iterations) for _ in range(restarts)]
     return min(runs, key=lambda labels: inertia(x, labels))
 
 
@@ -58,6 +66,11 @@ def _spread(x: Tensor, clusters: int, generator: torch.Generator) -> Float[Tenso
         gap = gaps.gather(1, best.expand(len(x))[:, None])[:, 0]
         chosen.append(candidates[best])
     return x[torch.cat(chosen)]
+
+
+def _drawn(x: Tensor, clusters: int, generator: torch.Generator) -> Float[Tensor, "clusters dim"]:
+    """Points drawn uniformly, none twice."""
+    return x[torch.randperm(len(x), generator=generator)[:clusters].to(x.device)]
 
 
 def _lloyd(x: Tensor, centres: Float[Tensor, "clusters dim"], iterations: int) -> Int[Tensor, " n"]:
