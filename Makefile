@@ -20,7 +20,7 @@ demo: .venv/.core
 	$(BIN)/robustmetric demo
 
 test: .venv/.dev
-	$(BIN)/python -m pytest --cov --cov-report=term
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --cov --cov-report=term
 
 test-slow: .venv/.dev
 	$(BIN)/python -m pytest -m slow
