@@ -7,32 +7,19 @@ The plain way embeds the gallery anew for each attack; its share per batch of qu
 
 import argparse
 import math
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 
 import reference
-from pgd import RESULTS
+from pgd import RESULTS, seconds
 from robustmetric.attacks.base import run
 from robustmetric.jobs.assemble import load_suite
 from robustmetric.jobs.workers import describe, full_precision
 from robustmetric.records import context, write_json
 from robustmetric.types import Batch, Gallery
 from views import settled
-
-
-def timed(work: Callable[[], object], device: torch.device) -> float:
-    """Seconds of one call, all of the device's work included."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    start = time.perf_counter()
-    work()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - start
 
 
 def parse() -> argparse.Namespace:
@@ -59,7 +46,7 @@ def main() -> None:
     model = settled(options.architecture, options.weights, images[: options.queries])
     batch = Batch(images[: options.queries], labels[: options.queries], torch.arange(options.queries, device=device))
     gallery = Gallery(reference.embed(model, images), labels)
-    share = timed(lambda: reference.embed(model, images), device) / math.ceil(options.gallery / options.queries)
+    share = seconds(lambda: reference.embed(model, images), device) / math.ceil(options.gallery / options.queries)
     climb = reference.Climb()
     rows: dict[str, dict[str, float]] = {}
     print(f"{options.architecture}, {options.queries} queries, gallery {options.gallery}, {describe(device)}, seconds")
@@ -81,8 +68,8 @@ def main() -> None:
 
         ours()
         best = {
-            "plain way": min(timed(plain, device) for _ in range(options.repeats)) + share,
-            "ours": min(timed(ours, device) for _ in range(options.repeats)),
+            "plain way": min(seconds(plain, device) for _ in range(options.repeats)) + share,
+            "ours": min(seconds(ours, device) for _ in range(options.repeats)),
         }
         rows[name] = {**best, "ratio": best["plain way"] / best["ours"]}
         print(f"{name:<6}{best['plain way']:>8.2f}{best['ours']:>8.2f}{rows[name]['ratio']:>8.2f}", flush=True)
