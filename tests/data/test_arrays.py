@@ -96,6 +96,7 @@ def test_idx_files_hold_training_classes_out_on_request(tmp_path: Path) -> None:
         ("t10k-labels-idx1-ubyte.gz", gzip.compress(b"\0\0\x08\1\0\0\0\3\1\2\3"), "5 t10k images but 3 labels"),
         ("train-labels-idx1-ubyte.gz", gzip.compress(b"\0\0\x08\1\0\0\0\5\1\2\3\4\x0b"), "label 11 is not one"),
     ],
+    ids=["no gzip", "axes", "values", "labels", "class"],  # bytes of a gzip hold the time, and an id must not
 )
 def test_broken_idx_files_are_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
     mnist(tmp_path)
