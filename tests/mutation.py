@@ -201,7 +201,7 @@ def sample(count: int, seed: int) -> list[Mutant]:
 def make_copy(home: Path) -> Path:
     """Sources, tests and settings in a folder of their own."""
     home.mkdir()
-    for folder in ("src", "tests"):
+    for folder in ("src", "tests", "recipes"):
         shutil.copytree(ROOT / folder, home / folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     shutil.copy(ROOT / "pyproject.toml", home)
     return home
