@@ -201,6 +201,40 @@ def plain_step(
     return Step(update(optimiser, triplet_loss(*triplets.of(z))), triplets, batch.inputs)
 
 
+def est_step(
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    batch: Batch,
+    miner: str,
+    climb: Climb,
+    rng: np.random.Generator,
+    origin: Embeddings | None = None,
+) -> Step:
+    """Embedding-shifted triplets: every image moved away from `origin`, its clean embedding; then mine and train."""
+    if origin is None:
+        origin = nudged(embed(model, batch.inputs), rng)
+    images = perturb(model, lambda z: -distance(z, origin).mean(), batch.inputs, climb)
+    model.train()
+    z = model(images)
+    triplets = mine(miner, z, batch.labels, rng)
+    return Step(update(optimiser, triplet_loss(*triplets.of(z))), triplets, images)
+
+
+def madry_step(
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    batch: Batch,
+    miner: str,
+    climb: Climb,
+    rng: np.random.Generator,
+) -> Step:
+    """Adversarial training: raise the loss of triplets mined on clean embeddings, then lower it."""
+    triplets = mine(miner, embed(model, batch.inputs), batch.labels, rng)
+    images = perturb(model, lambda z: -triplet_loss(*triplets.of(z)), batch.inputs, climb)
+    model.train()
+    return Step(update(optimiser, triplet_loss(*triplets.of(model(images)))), triplets, images)
+
+
 def act_step(
     model: nn.Module,
     optimiser: torch.optim.Optimizer,
@@ -330,9 +364,7 @@ def choose(name: str, clean: Embeddings, batch: Batch, gallery: Gallery, rng: np
     if name == "LTM":
         return batch.index
     if name == "ES":
-        # From the clean embedding itself the distance has no gradient.
-        direction = torch.from_numpy(rng.normal(size=tuple(clean.shape))).to(clean)
-        return clean + 1e-5 * functional.normalize(direction, dim=1)
+        return nudged(clean, rng)
     chosen = []
     for i in range(len(clean)):
         if name in ("CA+", "QA+", "TMA"):
@@ -348,6 +380,12 @@ def choose(name: str, clean: Embeddings, batch: Batch, gallery: Gallery, rng: np
             other = gallery.labels.cpu()[order] != batch.labels[i].cpu()
             chosen.append(int(order[other][0].item()))
     return torch.tensor(chosen, device=clean.device)[:, None]
+
+
+def nudged(clean: Embeddings, rng: np.random.Generator) -> Embeddings:
+    """From the clean embedding itself the distance has no gradient; from this it has."""
+    direction = torch.from_numpy(rng.normal(size=tuple(clean.shape))).to(clean)
+    return clean + 1e-5 * functional.normalize(direction, dim=1)
 
 
 def ranking(z: Float[Tensor, " dim"], gallery: Gallery, leave_out: int) -> Int[Tensor, " items"]:

@@ -6,7 +6,7 @@ differ only where a gradient is so near 0 that its sign is rounding, which at mo
 
 import copy
 import importlib.util
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -20,10 +20,17 @@ from robustmetric.attacks.candidate import Candidate
 from robustmetric.attacks.embedding_shift import EmbeddingShift
 from robustmetric.attacks.mismatch import TargetedMismatch
 from robustmetric.attacks.misrank import LearnToMisrank
+from robustmetric.attacks.objectives import nudged
 from robustmetric.attacks.query import Query
 from robustmetric.attacks.top1 import TopOneMisranking, TopOneTranslocation
 from robustmetric.data.digits import Digits
+from robustmetric.defences.act import AntiCollapseTriplet
+from robustmetric.defences.destinations import Fixed, Mined
+from robustmetric.defences.est import EmbeddingShiftedTriplet
+from robustmetric.defences.hardness import HardnessManipulation
+from robustmetric.defences.madry import Madry
 from robustmetric.defences.plain import Plain
+from robustmetric.defences.structure import Structure
 from robustmetric.losses.mining import DistanceWeighted, Hardest, Miner, Random, SemiHard, SoftHard
 from robustmetric.losses.triplet import Triplet, hardness, triplet_values
 from robustmetric.models.convnet import ConvNet
@@ -150,10 +157,10 @@ def test_perturbed_images_and_scores_agree(name: str, at_random: bool, dtype: to
 
 def climb_from(start: Tensor, value: Value, clean: Tensor) -> Tensor:
     """Our engine's steps from a given start."""
-    x = start
+    x, move = start, ENGINE.ball.ascent(clean, STEP)
     for _ in range(STEPS):
         _, gradient = value_and_gradient(value, x)
-        x = ENGINE.ball.project(x + STEP * ENGINE.ball.steepest(gradient), clean)
+        x = move(x, gradient)
     return x
 
 
@@ -246,6 +253,29 @@ def test_the_plain_step_agrees() -> None:
     torch.testing.assert_close(list(model.parameters()), updated(twin, loss), atol=1e-9, rtol=0)
 
 
+def test_the_shifted_step_agrees() -> None:
+    batch, model = paired_digits(), encoder(torch.float64)
+    twin = copy.deepcopy(model)
+    with frozen(twin) as embed, torch.no_grad():
+        origin = nudged(embed(batch.inputs), torch.Generator().manual_seed(0))
+    step = reference.est_step(model, sgd(model), batch, "hardest", CLIMB, np.random.default_rng(0), origin=origin)
+    defence = EmbeddingShiftedTriplet(Triplet(Hardest()), ENGINE)
+    loss = defence(twin, batch, torch.Generator().manual_seed(0))["metric"]
+    assert step.loss == pytest.approx(loss.item(), abs=1e-9) and step.loss > 0.01
+    torch.testing.assert_close(list(model.parameters()), updated(twin, loss), atol=1e-9, rtol=0)
+    assert 0 < (step.images - batch.inputs).abs().amax() <= RADIUS + 1e-9
+
+
+def test_the_adversarial_training_step_agrees() -> None:
+    batch, model = paired_digits(), encoder(torch.float64)
+    twin = copy.deepcopy(model)
+    step = reference.madry_step(model, sgd(model), batch, "hardest", CLIMB, np.random.default_rng(0))
+    loss = Madry(Triplet(Hardest()), ENGINE)(twin, batch)["adversarial"]
+    assert step.loss == pytest.approx(loss.item(), abs=1e-9) and step.loss > 0.01
+    torch.testing.assert_close(list(model.parameters()), updated(twin, loss), atol=1e-9, rtol=0)
+    assert 0 < (step.images - batch.inputs).abs().amax() <= RADIUS + 1e-9
+
+
 def test_the_anti_collapse_step_agrees() -> None:
     batch, model = paired_digits(), encoder(torch.float64)
     twin = copy.deepcopy(model)
@@ -257,6 +287,58 @@ def test_the_anti_collapse_step_agrees() -> None:
     images = torch.cat([a, moved])
     torch.testing.assert_close(step.images, images, atol=1e-9, rtol=0)
     loss = triplet_values(*twin(images).chunk(3), margin=0.2).mean()
+    assert step.loss == pytest.approx(loss.item(), abs=1e-9) and step.loss > 0.01
+    torch.testing.assert_close(list(model.parameters()), updated(twin, loss), atol=1e-9, rtol=0)
+
+
+@dataclass(frozen=True)
+class Given:
+    """A miner that finds what was found before."""
+
+    triplets: Triplets
+
+    def __call__(self, embeddings: Tensor, labels: Tensor, generator: torch.Generator | None = None) -> Triplets:
+        return self.triplets
+
+
+def test_the_defence_act_takes_the_reference_step() -> None:
+    batch, model = paired_digits(), encoder(torch.float64)
+    twin = copy.deepcopy(model)
+    step = reference.act_step(model, sgd(model), batch, "random", CLIMB, np.random.default_rng(0))
+    loss = AntiCollapseTriplet(Given(step.triplets), ENGINE)(twin, batch)["triplet"]
+    assert step.loss == pytest.approx(loss.item(), abs=1e-9) and step.loss > 0.01
+    torch.testing.assert_close(list(model.parameters()), updated(twin, loss), atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("structure", [0.5, 0.0])
+@pytest.mark.parametrize("destination", ["hardest", 0.1, -0.05, 2.0])
+def test_the_defence_hm_takes_the_reference_step(destination: str | float, structure: float) -> None:
+    batch, model = paired_digits(), encoder(torch.float64)
+    twin = copy.deepcopy(model)
+    step = reference.hardness_step(
+        model, sgd(model), batch, "random", destination, CLIMB, np.random.default_rng(0), structure, stop_below=0
+    )
+    goal = Mined(MINERS[destination]) if isinstance(destination, str) else Fixed(destination)
+    term = Structure(structure) if structure else None
+    defence = HardnessManipulation(Given(step.triplets), goal, ENGINE, structure=term).double()
+    loss = torch.stack(list(defence(twin, batch).values())).sum()
+    assert step.loss == pytest.approx(loss.item(), abs=1e-9) and step.loss > 0.01
+    torch.testing.assert_close(list(model.parameters()), updated(twin, loss), atol=1e-9, rtol=0)
+
+
+def test_the_hardness_step_agrees_with_fixed_batch_norm() -> None:
+    """Ours embeds clean and perturbed images in one pass, the reference in two: the same while statistics are fixed."""
+    batch = paired_digits()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layers = [nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 8)]
+    model = Encoder(nn.Sequential(*layers), batch_norm="statistics", dim=8).double()
+    twin = copy.deepcopy(model)
+    step = reference.hardness_step(
+        model, sgd(model), batch, "random", 2.0, CLIMB, np.random.default_rng(0), stop_below=0
+    )
+    defence = HardnessManipulation(Given(step.triplets), Fixed(2.0), ENGINE, structure=Structure(0.5)).double()
+    loss = torch.stack(list(defence(twin, batch).values())).sum()
     assert step.loss == pytest.approx(loss.item(), abs=1e-9) and step.loss > 0.01
     torch.testing.assert_close(list(model.parameters()), updated(twin, loss), atol=1e-9, rtol=0)
 

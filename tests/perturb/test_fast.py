@@ -476,3 +476,62 @@ def test_on_the_gpu_the_view_is_bfloat16_and_follows_the_model(tiny: nn.Module) 
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert (view(x) - reference(tiny, x)).abs().max() < 0.02
+
+
+@pytest.mark.parametrize(("architecture", "norms"), ARCHITECTURES)
+def test_the_folded_view_is_the_model_in_fp32(architecture: str, norms: int) -> None:
+    model = randomised(encoder(architecture, dim=8))
+    with frozen(model, "folded") as embed:
+        assert isinstance(embed, FastView) and embed.folded == norms
+        # Depthwise convolutions (all but ResNet's) are what channels_last is for.
+        assert embed.channels_last == (architecture != "resnet18")
+        torch.testing.assert_close(embed(images()), reference(model, images()), atol=1e-5, rtol=0)
+
+
+def test_the_folded_view_of_a_model_without_norms_is_the_model() -> None:
+    model = small(nn.Conv2d(3, 3, 3))
+    with frozen(model, "folded") as embed:
+        assert embed is model and not model.training
+    assert model.training
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_folded_view_of_what_cannot_be_copied_or_traced_is_the_model_without_a_word() -> None:
+    class Uncopied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolution, self.norm = nn.Conv2d(3, 3, 3), nn.BatchNorm2d(3)
+
+        def __deepcopy__(self, memo: object) -> nn.Module:
+            raise TypeError("one of a kind")
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.norm(self.convolution(x)).flatten(1)
+
+    class Branching(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).flatten(1) if x.sum() > 0 else x.flatten(1)
+
+    for model in (Uncopied(), Branching(nn.Conv2d(3, 3, 3), nn.BatchNorm2d(3))):
+        for _ in range(2):
+            with frozen(model, "folded") as embed:
+                assert embed is model
+
+
+def test_the_first_shape_is_compiled_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes: list[int] = []
+
+    def watching(model: nn.Module, dynamic: bool) -> Callable[[Tensor], Tensor]:
+        def forward(x: Tensor) -> Tensor:
+            shapes.append(len(x))
+            return model(x)
+
+        return forward
+
+    monkeypatch.setattr(torch, "compile", watching)
+    view = FastView(small(nn.Conv2d(3, 3, 3)), compiled=True)
+    with torch.no_grad():
+        view(images(2))
+    for count in (5, 3, 5, 4):
+        view(images(count))
+    assert shapes == [5, 5]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from robustmetric.errors import InputError
 from robustmetric.numerics.distances import chunks, nearest, pairwise
 from robustmetric.perturb.ball import Ball
-from robustmetric.perturb.pgd import frozen
+from robustmetric.perturb.pgd import Rowwise, View, frozen
 from robustmetric.types import Batch, Embed, Embeddings, Gallery, Inputs, Value
 
 BUDGET = 2**26
@@ -69,12 +69,14 @@ def run(
     *,
     rounded: bool = True,
     budget: int = BUDGET,
+    view: View = "exact",
 ) -> Outcome:
     """Attack one batch. `rounded` scores the images as 8 bits hold them, which is what a real attacker can send.
 
     A batch with more than `budget` distances to the gallery is attacked some rows at a time, so memory stays bounded.
+    `view` is how the attack sees the model, and how it is scored: see `frozen`.
     """
-    with frozen(model) as embed:
+    with frozen(model, view) as embed:
         parts = [
             _run_rows(attack, engine, embed, part, gallery, generator, rounded)
             for part in _parts(batch, budget // max(1, len(gallery)))
@@ -108,7 +110,11 @@ def _run_rows(
     with torch.no_grad():
         clean = embed(batch.inputs)
     targets = attack.choose(clean, batch, gallery, generator)
-    perturbed = engine(lambda x: attack.value(embed(x), targets, gallery), batch.inputs, generator)
+
+    def value(x: Inputs, *fixed: Tensor) -> Tensor:
+        return attack.value(embed(x), dict(zip(targets, fixed, strict=True)), gallery)
+
+    perturbed = engine(Rowwise(value, tuple(targets.values())), batch.inputs, generator)
     if rounded:
         perturbed = engine.ball.to_bytes(perturbed, batch.inputs)
     with torch.no_grad():

@@ -1,7 +1,7 @@
 """The threat model: all inputs within a radius of the clean one, inside the valid range."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,6 +10,9 @@ from torch import Tensor
 
 from robustmetric.errors import InputError
 from robustmetric.types import Inputs
+
+Ascent = Callable[[Tensor, Tensor], Tensor]
+"""(inputs, gradient) -> inputs, one step higher."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,15 @@ class Ball:
             length = offset.flatten(1).norm(dim=1)
             offset = offset * _column((self.radius / length.clamp_min(1e-12)).clamp_max(1), clean)
         return (clean + offset).clamp(*self.bounds)
+
+    def ascent(self, clean: Inputs, step_size: float) -> Ascent:
+        """The map (x, gradient) -> the projected step up, with what `clean` alone decides computed once."""
+        if self.norm == "l2":
+            return lambda x, gradient: self.project(x + step_size * self.steepest(gradient), clean)
+        low = (clean - self.radius).clamp_min(self.bounds[0])
+        high = (clean + self.radius).clamp_max(self.bounds[1])
+        # On a GPU these kernels are all of the engine's own time: three, where the definition takes seven.
+        return lambda x, gradient: torch.add(x, gradient.sign(), alpha=step_size).clamp_(low, high)
 
     def to_bytes(self, x: Inputs, clean: Inputs) -> Inputs:
         """`x` as an 8-bit image would hold it, rounded towards `clean` so that it stays in the ball.

@@ -1,40 +1,25 @@
 """The fast view: a model's shadow for training attacks, with batch norm folded away, bfloat16 and channels_last."""
 
-import inspect
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from copy import deepcopy
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, final
+from typing import final
 
 import torch
-from torch import Tensor, fx, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.conv import _ConvNd
+from torch import Tensor, nn
 
 from robustmetric.errors import InputError
+from robustmetric.perturb.folding import BATCH_NORMS, Fold, fold_norms, write_folded
+from robustmetric.perturb.graph import Recorder
+from robustmetric.perturb.rewrite import rewrite
 from robustmetric.types import Embeddings, Inputs
 
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+SHAPES = 64
+"""Different input shapes that may be compiled in one process, over all models."""
 Copies = tuple[list[str], list[Tensor]]
 """Names of the model's tensors, and the shadow's that take them over."""
-
-
-@dataclass(frozen=True)
-class Fold:
-    """A convolution and the norm behind it, by name; the tensors that hold their product; constants, per channel."""
-
-    convolution: str
-    norm: str
-    weight: Tensor
-    bias: Tensor
-    eps: Tensor
-    ones: Tensor
-    zeros: Tensor
 
 
 @final
@@ -43,8 +28,9 @@ class FastView:
 
     The shadow is a copy: the model, its modes and its gradients are never touched. `fold` multiplies batch norm into
     the convolution before it where torch.fx can follow the model, which is exact up to rounding. `dtype` None is
-    bfloat16 on a GPU and float32 elsewhere; an Encoder's pixel normalisation and unit length stay in fp32. `compiled`
-    compiles forward and input gradient once per input shape; where that fails, the view says so and goes on without.
+    bfloat16 on a GPU and float32 elsewhere; an Encoder's pixel normalisation and unit length stay in fp32.
+    `channels_last` also rewrites layers (perturb/rewrite.py). On a GPU, a shape seen twice is recorded as a CUDA graph.
+    `compiled` compiles forward and input gradient of the first shape; what fails, the view says and goes on without.
     `folded` counts the batch norms folded away.
     """
 
@@ -58,6 +44,7 @@ class FastView:
         compiled: bool = False,
     ) -> None:
         self._compiled: Callable[[Tensor], Tensor] | None
+        self._recorder: Recorder | None
         self.fold, self.dtype, self.channels_last, self.compiled = fold, dtype, channels_last, compiled
         # Weak, so that a cache of views does not keep its models alive.
         self._model = weakref.ref(model)
@@ -67,16 +54,40 @@ class FastView:
     def __call__(self, x: Inputs) -> Embeddings:
         # Weights already have their dtype: an autocast around the call would only cast again.
         with torch.autocast(x.device.type, enabled=False):
-            if self._compiled is None:
+            # Without a gradient, compiling and recording would gain little and cost as much again.
+            if not torch.is_grad_enabled():
                 return self._shadow(x)
             try:
-                return self._compiled(x)
+                return self._fastest(x)
             except Exception as error:
                 # Eager first: what is the input's fault raises here, as it would from the model.
                 embeddings = self._shadow(x)
-                self._compiled = None
-                _warn("torch.compile failed, so the fast view runs without it", error)
+                self._give_up(error)
                 return embeddings
+
+    def _fastest(self, x: Inputs) -> Embeddings:
+        """Recorded where this shape has been seen before, compiled where it was the first."""
+        self._seen[x.shape] += 1
+        network = self._network(x.shape)
+        if self._recorder is None or not x.is_cuda or self._seen[x.shape] < 2:
+            return network(x)
+        return self._recorder(network, x)
+
+    def _network(self, shape: torch.Size) -> Callable[[Tensor], Tensor]:
+        """The compiled shadow for the first shape seen: compiling takes long, and most work is of one shape."""
+        first = next(iter(self._seen)) == shape
+        return self._compiled if self._compiled is not None and first else self._shadow
+
+    def _give_up(self, error: Exception) -> None:
+        """Go on without what failed."""
+        if self._recorder is not None and self._recorder.tried:
+            self._recorder = None
+            _warn("recording a CUDA graph failed, so the fast view runs without", error)
+        elif self._compiled is not None:
+            self._compiled = None
+            _warn("torch.compile failed, so the fast view runs without it", error)
+        else:
+            raise error
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -89,7 +100,7 @@ class FastView:
         for names, targets in self._copies:
             torch._foreach_copy_(targets, [present[name] for name in names])
         if self._folds:
-            _write_folded(self._folds, present)
+            write_folded(self._folds, present)
 
     def _build(self, model: nn.Module) -> None:
         """The shadow, and which of its tensors are copied and which are folded."""
@@ -103,10 +114,12 @@ class FastView:
         for prefix, region in regions or [("", shadow)]:
             if self.fold:
                 try:
-                    self._folds += _fold(shadow, prefix, region)
+                    self._folds += fold_norms(shadow, prefix, region)
                 except Exception as error:  # whatever the model's own forward makes of a symbolic input
                     failures.append(error)
             _convert(region, self._dtype(region), self.channels_last)
+            if self.channels_last:
+                rewrite(region)
         if failures:
             _warn(f"batch norm of {type(model).__name__} stays unfolded: torch.fx cannot trace it", failures[0])
         self.folded = len(self._folds)
@@ -115,7 +128,9 @@ class FastView:
         for (_, owner), (_, trunk) in zip(owners, regions, strict=True):
             owner.register_module("trunk", Cast(trunk, self._dtype(trunk), self.channels_last))
         self._shadow: nn.Module = shadow if owners else Cast(shadow, self._dtype(shadow), self.channels_last)
-        self._compiled = torch.compile(self._shadow, dynamic=False) if self.compiled else None
+        self._compiled = _compile(self._shadow) if self.compiled else None
+        self._seen: Counter[torch.Size] = Counter()
+        self._recorder = Recorder()
 
     def _dtype(self, region: nn.Module) -> torch.dtype:
         on_gpu = any(parameter.is_cuda for parameter in region.parameters())
@@ -137,6 +152,8 @@ class Cast(nn.Module):
 
 _views: weakref.WeakKeyDictionary[nn.Module, dict[tuple[object, ...], FastView]] = weakref.WeakKeyDictionary()
 
+_unfoldable: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
 
 def fast_view(
     model: nn.Module,
@@ -156,15 +173,28 @@ def fast_view(
     return views[options]
 
 
-class PairTracer(fx.Tracer):
-    """Follows calls only as far as batch norms lie inside, so that other layers may branch on shapes as they like."""
+def folded_view(model: nn.Module) -> FastView | None:
+    """The model in fp32 with batch norm folded away; None where there is none that can be."""
+    if model not in _unfoldable:
+        # Measured: without depthwise convolutions (MobileNets have them) fp32 prefers the usual memory format.
+        depthwise = any(isinstance(layer, nn.Conv2d) and layer.groups > 1 for layer in model.modules())
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # the model itself will do
+                view = fast_view(model, dtype=torch.float32, channels_last=depthwise)
+            if view.folded:
+                return view
+        except (TypeError, RuntimeError, AttributeError):  # whatever a model makes of being copied
+            pass
+        _unfoldable.add(model)
+    return None
 
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, _BatchNorm) or not any(isinstance(layer, _BatchNorm) for layer in m.modules())
 
-    def call_module(self, m: nn.Module, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        # Without decorators: a run-time type check would refuse the symbolic input.
-        return super().call_module(m, partial(inspect.unwrap(type(m).forward), m), args, kwargs)
+def _compile(shadow: nn.Module) -> Callable[[Tensor], Tensor]:
+    """Compiled once per shape; torch keeps the code on disk, so that the next run finds it."""
+    # All models share a forward's code, and so its limit: eight shapes of any of them, the rest in silence uncompiled.
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, SHAPES)
+    return torch.compile(shadow, dynamic=False)
 
 
 def _encoders(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -177,80 +207,6 @@ def _encoders(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 def _normalises_pixels(module: nn.Module) -> bool:
     statistics = {name for name, _ in module.named_buffers(recurse=False)}
     return {"mean", "std"} <= statistics and "trunk" in dict(module.named_children())
-
-
-def _fold(shadow: nn.Module, prefix: str, region: nn.Module) -> list[Fold]:
-    """Take the batch norms that stand right behind a convolution out of `region`; the convolution gets a bias."""
-    folds = []
-    for convolution_name, norm_name in list(_pairs(shadow, region)):
-        convolution, norm = region.get_submodule(convolution_name), region.get_submodule(norm_name)
-        assert isinstance(convolution, _ConvNd) and isinstance(norm, _BatchNorm)
-        # Parameters of its own: the old ones may be tied to another layer's.
-        convolution.weight = nn.Parameter(torch.empty_like(convolution.weight), requires_grad=False)
-        zeros = convolution.weight.new_zeros(convolution.out_channels)
-        convolution.bias = nn.Parameter(zeros.clone(), requires_grad=False)
-        parent, _, child = norm_name.rpartition(".")
-        region.get_submodule(parent).register_module(child, _rest(norm))
-        constants = torch.full_like(zeros, norm.eps), torch.ones_like(zeros), zeros
-        names = prefix + convolution_name, prefix + norm_name
-        folds.append(Fold(*names, convolution.weight, convolution.bias, *constants))
-    return folds
-
-
-def _pairs(shadow: nn.Module, region: nn.Module) -> Iterator[tuple[str, str]]:
-    """Names of (convolution, norm) where nothing else reads the convolution, and both are called once."""
-    # Inside a Sequential, the region itself is called the way its parts are.
-    root = nn.Sequential(region)
-    nodes = PairTracer().trace(root).nodes
-    # How often each layer is called, or has its weight read by name.
-    uses = Counter(str(node.target) for node in nodes if node.op == "call_module")
-    uses.update(str(node.target).rpartition(".")[0] for node in nodes if node.op == "get_attr")
-    places = Counter(id(layer) for _, layer in shadow.named_modules(remove_duplicate=False))
-    for node in nodes:
-        before = node.args[0] if node.op == "call_module" and len(node.args) == 1 else None
-        if not isinstance(before, fx.Node) or before.op != "call_module" or len(before.users) > 1:
-            continue
-        names = str(before.target), str(node.target)
-        convolution, norm = map(root.get_submodule, names)
-        once = all(uses[name] == 1 for name in names) and places[id(convolution)] == places[id(norm)] == 1
-        watched = any(layer._forward_hooks or layer._forward_pre_hooks for layer in (convolution, norm))
-        if once and not watched and _is_plain_convolution(convolution) and _is_fixed_norm(norm):
-            yield names[0].removeprefix("0."), names[1].removeprefix("0.")
-
-
-def _is_plain_convolution(layer: nn.Module) -> bool:
-    """No subclass, which may rework its weight, and no weight that is computed from others."""
-    return type(layer) in CONVOLUTIONS and "weight" in dict(layer.named_parameters(recurse=False))
-
-
-def _is_fixed_norm(layer: nn.Module) -> bool:
-    """In eval mode a fixed affine map, since it has running statistics; timm's applies an activation behind it."""
-    has_statistics = isinstance(layer, _BatchNorm) and layer.running_mean is not None
-    if not has_statistics or type(layer) in BATCH_NORMS:
-        return has_statistics
-    from timm.layers.norm_act import BatchNormAct2d  # here: few models need it, and timm is slow to import
-
-    return type(layer) is BatchNormAct2d
-
-
-def _rest(norm: _BatchNorm) -> nn.Module:
-    """What a batch norm does besides normalising."""
-    return nn.Identity() if type(norm) in BATCH_NORMS else nn.Sequential(*norm.children())
-
-
-def _write_folded(folds: Sequence[Fold], present: dict[str, Tensor]) -> None:
-    """w' = w * g / sqrt(v + eps), b' = beta + (b - mean) * g / sqrt(v + eps): a kernel per weight, few for the rest."""
-    gain = torch.cat([present.get(f"{fold.norm}.weight", fold.ones) for fold in folds])
-    offset = torch.cat([present.get(f"{fold.norm}.bias", fold.zeros) for fold in folds])
-    mean = torch.cat([present[f"{fold.norm}.running_mean"] for fold in folds])
-    variance = torch.cat([present[f"{fold.norm}.running_var"] for fold in folds])
-    before = torch.cat([present.get(f"{fold.convolution}.bias", fold.zeros) for fold in folds])
-    scale = gain / (variance + torch.cat([fold.eps for fold in folds])).sqrt()
-    sizes = [len(fold.bias) for fold in folds]
-    torch._foreach_copy_([fold.bias for fold in folds], list((offset + (before - mean) * scale).split(sizes)))
-    for fold, factor in zip(folds, scale.split(sizes), strict=True):
-        weight = present[f"{fold.convolution}.weight"]
-        torch.mul(weight, factor.view(-1, *[1] * (weight.dim() - 1)), out=fold.weight)
 
 
 def _convert(region: nn.Module, dtype: torch.dtype, channels_last: bool) -> None:

@@ -4,24 +4,30 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from robustmetric.errors import InputError
+from robustmetric.perturb.active import Rowwise, climb_active
 from robustmetric.perturb.ball import Ball
-from robustmetric.perturb.fast import fast_view
+from robustmetric.perturb.fast import fast_view, folded_view
+from robustmetric.perturb.gradient import evaluate, value_and_gradient
 from robustmetric.types import Embed, Inputs, Value
 
-View = Literal["exact", "fast", "compiled"]
-"""How an attack sees the model."""
+__all__ = ["PGD", "Rowwise", "View", "evaluate", "frozen", "value_and_gradient"]
+
+View = Literal["exact", "folded", "fast", "compiled"]
+"""How an attack sees the model; see `frozen`."""
 
 
 @dataclass(frozen=True)
 class PGD:
     """Climb `value` inside a ball by signed (or unit-gradient) steps; each row climbs its own value.
 
+    A `Rowwise` value is climbed by the rows that still move; the others, which no later step would move, are left out.
     `restarts` starts again at random and keeps the worst result per row. `keep="best"` keeps, per row, the iterate with
     the largest value seen instead of the last one; it costs one more forward pass.
     """
@@ -61,43 +67,33 @@ class PGD:
     def _climb(self, value: Value, clean: Inputs, generator: torch.Generator | None) -> tuple[Inputs, Tensor | None]:
         """One ascent from one start: steps of forward + input gradient, no host synchronisation."""
         x = self.ball.random_point(clean, generator) if self.random_start else clean
+        if isinstance(value, Rowwise) and self.keep == "last":
+            return climb_active(value, x, clean, self.steps, partial(self.ball.ascent, step_size=self.step_size)), None
         best, best_value = x, None
+        move = self.ball.ascent(clean, self.step_size)
         for _ in range(self.steps):
             height, gradient = value_and_gradient(value, x)
             if self.keep == "best":
                 best, best_value = _keep_larger(best, best_value, x, height)
-            x = self.ball.project(x + self.step_size * self.ball.steepest(gradient), clean)
+            x = move(x, gradient)
         if self.keep == "last":
             return x, None
         return _keep_larger(best, best_value, x, evaluate(value, x))
-
-
-def value_and_gradient(value: Value, x: Inputs) -> tuple[Tensor, Inputs]:
-    """Per-row values at x and the gradient of their sum; parameters receive no gradient."""
-    x = x.detach().requires_grad_()
-    with torch.enable_grad():
-        height = value(x)
-        (gradient,) = torch.autograd.grad(height.sum(), x)
-    return height.detach(), gradient
-
-
-@torch.no_grad()
-def evaluate(value: Value, x: Inputs) -> Tensor:
-    """Per-row values at x, without a graph."""
-    return value(x).detach()
 
 
 @contextmanager
 def frozen(model: nn.Module, view: View = "exact") -> Iterator[Embed]:
     """The model as an attacker sees it: eval mode, no parameter gradients; both restored on exit.
 
-    `view` "fast" is a shadow of the present weights with batch norm folded away, in bfloat16 on a GPU; "compiled" also
-    goes through `torch.compile`. Both are for training attacks: evaluations stay "exact".
+    Other views than "exact" are shadows of the present weights: "folded" has batch norm multiplied into convolutions,
+    in fp32, which changes nothing but rounding (evaluations); "fast" is also in bfloat16 on a GPU, and "compiled" also
+    goes through `torch.compile` (training attacks).
     """
     if view not in get_args(View):
         raise InputError(f"view {view!r} is not known; expected {', '.join(map(repr, get_args(View)))}")
-    if view != "exact":
-        yield fast_view(model, compiled=view == "compiled")
+    shadow = _shadow(model, view)
+    if shadow is not None:
+        yield shadow
         return
     modes = [(module, module.training) for module in model.modules()]
     wanted = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
@@ -113,9 +109,17 @@ def frozen(model: nn.Module, view: View = "exact") -> Iterator[Embed]:
             module.training = training
 
 
+def _shadow(model: nn.Module, view: View) -> Embed | None:
+    if view == "folded":
+        return folded_view(model)
+    return None if view == "exact" else fast_view(model, compiled=view == "compiled")
+
+
 def _keep_larger(x: Inputs, value: Tensor | None, other: Inputs, other_value: Tensor) -> tuple[Inputs, Tensor]:
     """Per row, whichever has the larger value; NaN never wins."""
     if value is None:
         return other, other_value
     wins = (other_value > value) | (value.isnan() & ~other_value.isnan())
-    return torch.where(wins.view(-1, *[1] * (x.dim() - 1)), other, x), torch.where(wins, other_value, value)
+    # A row of several inputs (Rowwise.width) is kept whole.
+    inputs = wins.repeat(len(x) // len(wins)).view(-1, *[1] * (x.dim() - 1))
+    return torch.where(inputs, other, x), torch.where(wins, other_value, value)
