@@ -16,8 +16,10 @@ from torch import nn
 
 from robustmetric.attacks.base import Engine
 from robustmetric.catalogue import CATALOGUE
+from robustmetric.defences.destinations import Destination, Gradual, Mined
+from robustmetric.defences.structure import Structure
 from robustmetric.losses.base import MetricLoss
-from robustmetric.losses.mining import Hardest
+from robustmetric.losses.mining import Hardest, Miner, Random, SemiHard
 from robustmetric.losses.proxy_anchor import ProxyAnchor
 from robustmetric.losses.triplet import Triplet
 from robustmetric.models.convnet import ConvNet
@@ -38,6 +40,9 @@ def engine(radius: float = 0.1, steps: int = 3, **settings: Any) -> PGD:
     return PGD(Ball(radius), steps=steps, step_size=radius / 2, **settings)
 
 
+ALTERNATIVES = [("a", "a~", "p~"), ("p", "p~", "a"), ("a", "a~", "n~"), ("a", "p", "n"), ("a", "p", "n~")]
+"""To the structure term's (a, a~, p)."""
+
 ARGUMENTS: dict[str, list[dict[str, Callable[[], Any]]]] = {
     "convnet": [{"side": lambda: 8, "kernel": lambda: 3, "hidden": lambda: 16, "dim": lambda: DIM}],
     "backbone": [{"dim": lambda: DIM}],
@@ -51,6 +56,10 @@ ARGUMENTS: dict[str, list[dict[str, Callable[[], Any]]]] = {
     "aspect_centre_crop": [{"size": lambda: 8, "resize": lambda: 10}],
     "pairs": [{"batch": lambda: 8}],
     "balanced": [{"batch": lambda: 8}],
+    "fixed": [{"value": lambda: -0.1}, {"value": lambda: 2.0}],
+    "gradual": [{}, {"power": lambda: 2.0}, {"power": lambda: 0.5}, {"cap": lambda: 2.2}],
+    "ics": [{}, *({"triplet": lambda names=names: names} for names in ALTERNATIVES)],
+    "hm": [{}, {"structure": Structure}],
 }
 """By member: sets of arguments to build it with, where its own defaults are large or its signature does not say."""
 
@@ -71,6 +80,8 @@ BY_NAME: dict[str, list[Callable[[], Any]]] = {
 BY_TYPE: dict[object, list[Callable[[], Any]]] = {
     MetricLoss: [lambda: Triplet(Hardest()), lambda: ProxyAnchor(CLASSES, DIM)],
     Engine: [engine],
+    Miner: [Random, Hardest],
+    Destination: [Gradual, lambda: Mined(SemiHard())],
     Ball: [lambda: Ball(0.1), lambda: Ball(0.5, norm="l2")],
     nn.Module: [convnet],
 }

@@ -19,8 +19,11 @@ from robustmetric.attacks.base import Attack, Engine, Targets, run
 from robustmetric.catalogue import CATALOGUE, NAMES
 from robustmetric.data.base import Dataset, Split
 from robustmetric.data.digits import Digits
+from robustmetric.defences.destinations import Destination, Moment
 from robustmetric.defences.plain import Plain
+from robustmetric.defences.structure import NAMES as PARTS
 from robustmetric.errors import InputError
+from robustmetric.losses.base import MetricLoss
 from robustmetric.losses.mining import Hardest
 from robustmetric.losses.triplet import Triplet
 from robustmetric.metrics.average_precision import average_precision, average_precision_at, average_precision_at_r
@@ -65,6 +68,8 @@ KINDS = {
     "perturbations",
     "attacks",
     "defences",
+    "destinations",
+    "structures",
     "optimisers",
 }
 
@@ -237,8 +242,13 @@ def test_attack_is_scored_on_eight_bit_images_one_number_per_query(name: str, ar
 
 # --- defences -------------------------------------------------------------------------------------------------------
 
-IS_PLAIN_AT_RADIUS_ZERO = {"plain": True, "madry": True, "est": True}
+IS_PLAIN_AT_RADIUS_ZERO = {"plain": True, "madry": True, "est": True, "act": True, "hm": True}
 """By defence: whether the paper says that radius 0 is ordinary training."""
+
+
+def plain_loss(parts: dict[str, Any]) -> MetricLoss:
+    """What ordinary training minimises: the defence's loss, or the triplet loss of its own miner."""
+    return parts["loss"] if "loss" in parts else Triplet(parts["source"])
 
 
 def still(argument: Any) -> Any:
@@ -287,8 +297,17 @@ def test_defence_at_radius_zero_is_plain_where_the_paper_says_so(name: str, pair
         parts = {key: still(make()) for key, make in arguments.items()}
         model = small_encoder()
         terms = build("defences", name, {}, **parts)(model, paired, seeded())
-        expected = Plain(parts["loss"])(model, paired, seeded())
+        expected = Plain(plain_loss(parts))(model, paired, seeded())
         torch.testing.assert_close(sum(terms.values()), expected["metric"])
+
+
+@members("defences")
+def test_defence_figures_for_the_log_are_finite_numbers_without_a_graph(name: str, paired: Batch) -> None:
+    for defence in built("defences", name):
+        terms = defence(small_encoder(), paired, seeded())
+        assert not set(defence.measures) & set(terms)
+        for figure in defence.measures.values():
+            assert figure.shape == () and figure.isfinite() and not figure.requires_grad
 
 
 # --- miners and losses ----------------------------------------------------------------------------------------------
@@ -341,6 +360,48 @@ def test_loss_does_not_depend_on_the_order_of_the_batch(name: str) -> None:
             place = order.argsort()
             moved = Triplets(place[triplets.anchor], place[triplets.positive], place[triplets.negative])
         torch.testing.assert_close(loss(z[order], PAIRED_LABELS[order], moved), loss(z, PAIRED_LABELS, triplets))
+
+
+# --- destinations and structures ------------------------------------------------------------------------------------
+
+
+def moment(loss: float, seed: int = 0, same: bool = False) -> Moment:
+    """A step after one of this loss; `same`: the model has collapsed."""
+    z = unit_rows(1).expand(12, DIM) if same else unit_rows(12)
+    return Moment(z, PAIRED_LABELS, torch.full((6,), loss), groups=2, generator=seeded(seed))
+
+
+@members("destinations")
+def test_destination_is_a_finite_goal_per_triplet_in_the_range_of_hardness(name: str) -> None:
+    for destination, loss, same in itertools.product(built("destinations", name), (0.0, 0.1, 2.0), (False, True)):
+        assert isinstance(destination, Destination)
+        goal = destination(moment(loss, same=same))
+        assert goal.shape == (6,) and goal.isfinite().all()
+        # A boost goes beyond what a miner found, by no more than itself.
+        assert (goal.abs() <= 2 + getattr(destination, "boost", 0.0) + 1e-6).all()
+
+
+@members("destinations")
+def test_destination_never_falls_as_the_loss_falls_and_follows_its_generator(name: str) -> None:
+    for destination in built("destinations", name):
+        assert torch.equal(destination(moment(0.1, seed=5)), destination(moment(0.1, seed=5)))
+        goals = torch.stack([destination(moment(loss)) for loss in (2.0, 0.2, 0.1, 0.0)])
+        assert (goals.diff(dim=0) >= 0).all()
+
+
+@members("structures")
+def test_structure_is_a_finite_number_zero_without_weight_or_distance(name: str) -> None:
+    spread = {part: unit_rows(6, seed) for seed, part in enumerate(PARTS)}
+    same = dict.fromkeys(PARTS, unit_rows(6))
+    for arguments in variants("structures", name):
+        for z in (spread, same):
+            rows = {part: value.clone().requires_grad_() for part, value in z.items()}
+            term = build("structures", name, arguments)(rows)
+            assert term.shape == () and term.isfinite() and term >= 0
+            given = [gradient for gradient in torch.autograd.grad(term, list(rows.values()), allow_unused=True)]
+            assert all(gradient.isfinite().all() for gradient in given if gradient is not None)
+            assert build("structures", name, arguments, weight=0.0)(rows) == 0
+        assert build("structures", name, arguments)(same) == 0
 
 
 # --- metrics --------------------------------------------------------------------------------------------------------

@@ -67,6 +67,18 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "plain": "robustmetric.defences.plain.Plain",
         "madry": "robustmetric.defences.madry.Madry",
         "est": "robustmetric.defences.est.EmbeddingShiftedTriplet",
+        "act": "robustmetric.defences.act.AntiCollapseTriplet",
+        "hm": "robustmetric.defences.hardness.HardnessManipulation",
+    },
+    "destinations": {
+        "mined": "robustmetric.defences.destinations.Mined",
+        "fixed": "robustmetric.defences.destinations.Fixed",
+        "gradual": "robustmetric.defences.destinations.Gradual",
+        "boosted": "robustmetric.defences.destinations.Boosted",
+        "between": "robustmetric.defences.destinations.Between",
+    },
+    "structures": {
+        "ics": "robustmetric.defences.structure.Structure",
     },
     "optimisers": {
         "adam": "robustmetric.optimise.adam",

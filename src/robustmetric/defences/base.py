@@ -19,6 +19,15 @@ class Defence(nn.Module, ABC):
     view: View = "exact"
     """How attacks inside the defence see the model; the training job sets it from the recipe."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.measures: dict[str, Tensor] = {}
+        """Figures of the last step that are worth a curve but no part of the loss; see `note`."""
+
+    def note(self, **figures: Tensor | float) -> None:
+        """Keep the means of these for the log: on the device, detached, so that the step does not wait for them."""
+        self.measures = {name: torch.as_tensor(figure).detach().float().mean() for name, figure in figures.items()}
+
     def attacked(self, model: nn.Module) -> AbstractContextManager[Embed]:
         """The model to attack, as `view` says."""
         return frozen(model, self.view)

@@ -1,0 +1,356 @@
+"""Hardness manipulation: worked on a line, compared with a plain loop on digits, and its memory of the last loss."""
+
+import inspect
+from typing import Any
+
+import pytest
+import torch
+from small import Watched, encoder, paired_batch, pgd, seeded
+from torch import Tensor, nn
+
+from robustmetric.defences.destinations import Boosted, Destination, Fixed, Gradual, Mined, Moment
+from robustmetric.defences.hardness import FIRST_LOSS, HardnessManipulation
+from robustmetric.defences.plain import Plain
+from robustmetric.defences.structure import Structure
+from robustmetric.errors import InputError
+from robustmetric.losses.mining import DistanceWeighted, Hardest, Miner, Random, SemiHard, SoftHard
+from robustmetric.losses.triplet import Triplet, hardness, triplet_values
+from robustmetric.models.encoder import Encoder
+from robustmetric.perturb.ball import Ball
+from robustmetric.perturb.pgd import PGD, value_and_gradient
+from robustmetric.types import Batch, Triplets
+
+MINERS = [Random(), SemiHard(), SoftHard(), DistanceWeighted(), Hardest()]
+LABELS = torch.tensor([0, 0, 1, 1])
+# With the nearest negatives: (0, 1, 3) of hardness 1 - 3 = -2, and (3, 3.5, 1) of hardness 0.5 - 2 = -1.5.
+LINE = Batch(torch.tensor([[0.0], [1.0], [3.0], [3.5]]), LABELS, torch.arange(4))
+
+
+def quarters(steps: int = 8, radius: float = 9.0) -> Watched:
+    """Steps of 0.25, which floats hold exactly, from a clean start."""
+    return Watched(PGD(Ball(radius, bounds=(-9.0, 9.0)), steps=steps, step_size=0.25, random_start=False))
+
+
+def still_start(radius: float = 0.2, steps: int = 6, step_size: float = 0.05) -> Watched:
+    return Watched(PGD(Ball(radius), steps=steps, step_size=step_size, random_start=False))
+
+
+class Seen(Destination):
+    """A fixed goal that keeps what it was shown."""
+
+    def __init__(self, value: float) -> None:
+        self.value, self.losses = value, list[list[float]]()
+
+    def __call__(self, moment: Moment) -> Tensor:
+        self.losses.append(moment.last_loss.tolist())
+        return torch.full_like(moment.last_loss, self.value)
+
+
+def precise(pairs_per_class: int = 2) -> tuple[Encoder, Batch]:
+    """Doubles: no sign of a gradient hangs on rounding."""
+    batch = paired_batch(pairs_per_class)
+    return encoder().double(), Batch(batch.inputs.double(), batch.labels, batch.index)
+
+
+def source_of(model: nn.Module, batch: Batch, miner: Miner = Hardest(), seed: int = 0) -> tuple[Triplets, Tensor]:  # noqa: B008  # frozen
+    """The source triplets of a step with this seed, and their hardness."""
+    with torch.no_grad():
+        z = model(batch.inputs)
+    triplets = miner(z, batch.labels, seeded(seed))
+    return triplets, hardness(*triplets.of(z))
+
+
+def plain_loop(model: nn.Module, clean: Tensor, goal: Tensor, steps: int, step_size: float, radius: float) -> Tensor:
+    """The reference's loop: all triplets at every step, one mean objective, to be minimised."""
+    x = clean
+    for _ in range(steps):
+        x = x.detach().requires_grad_()
+        objective = (goal - hardness(*model(x).chunk(3))).clamp_min(0).square().mean()
+        (gradient,) = torch.autograd.grad(objective, x)
+        x = (x - step_size * gradient.sign()).clamp(clean - radius, clean + radius).clamp(0, 1)
+    return x.detach()
+
+
+def test_two_triplets_on_a_line_stop_at_their_goal() -> None:
+    attack = quarters()
+    terms = HardnessManipulation(Hardest(), Fixed(-1.0), attack, margin=1.5)(nn.Identity(), LINE, seeded())
+    # p moves away from a, n comes nearer. The first anchor has both on one side, where dH/da = 0: H rises by 0.5 a
+    # step, -2, -1.5, -1. The second lies between them and goes to n: one step is 1, from -1.5 to -0.5.
+    assert attack.moved[0].flatten().tolist() == [0, 2.75, 1.5, 3.75, 2.5, 1.25]
+    assert terms["triplet"].item() == ((1.5 - 1) + (1.5 - 0.5)) / 2
+
+
+def test_figures_of_a_step_are_means_and_the_work_it_took() -> None:
+    defence = HardnessManipulation(Hardest(), Fixed(-1.0), quarters().engine, margin=1.5)
+    assert defence.measures == {}
+    defence(nn.Identity(), LINE, seeded())
+    figures = {name: figure.item() for name, figure in defence.measures.items()}
+    # Both triplets twice, then the first alone, to see that it has arrived too: (6 + 6 + 3) / 6 passes.
+    assert figures == {"before": -1.75, "goal": -1, "after": -0.75, "passes": 2.5}
+    assert not any(figure.requires_grad for figure in defence.measures.values())
+
+
+def test_a_triplet_beyond_its_goal_stays_while_another_moves() -> None:
+    attack = quarters()
+    HardnessManipulation(Hardest(), Fixed(-1.75), attack)(nn.Identity(), LINE, seeded())
+    # Only the first is short of -1.75; it oversteps to -1.5 and stays there.
+    assert attack.moved[0].flatten().tolist() == [0, 3, 1.25, 3.5, 2.75, 1]
+
+
+def test_a_goal_below_all_moves_nothing_in_one_pass() -> None:
+    attack, (model, batch) = still_start(), precise()
+    HardnessManipulation(Hardest(), Fixed(-2.0), attack)(model, batch, seeded())
+    triplets, _ = source_of(model, batch)
+    assert torch.equal(attack.moved[0], torch.cat(triplets.of(batch.inputs)))
+    unwatched = HardnessManipulation(Hardest(), Fixed(-2.0), attack.engine)
+    unwatched(model, batch, seeded())
+    assert unwatched.measures["passes"] == 1
+
+
+@pytest.mark.parametrize("miner", MINERS)
+@pytest.mark.parametrize("attack", [pgd(0.3), PGD(Ball(0.3), steps=3, step_size=0.1, random_start=False)])
+def test_equal_source_and_destination_are_ordinary_training(miner: Miner, attack: PGD) -> None:
+    watched, batch = Watched(attack), paired_batch()
+    defence = HardnessManipulation(miner, Mined(type(miner)()), watched, structure=Structure())
+    terms = defence(encoder(), batch, seeded(3))
+    assert not watched.moved and defence.measures["passes"] == 0
+    torch.testing.assert_close(terms["triplet"], Plain(Triplet(miner))(encoder(), batch, seeded(3))["metric"])
+    assert terms["structure"].item() == 0, "ICS is zero where nothing is perturbed"
+    torch.testing.assert_close(defence.measures["before"], defence.measures["after"])
+
+
+def test_miners_that_differ_in_a_setting_are_not_equal() -> None:
+    attack = still_start()
+    HardnessManipulation(SemiHard(0.2), Mined(SemiHard(0.3)), attack)(encoder(), paired_batch(), seeded())
+    assert attack.moved
+
+
+@pytest.mark.parametrize(("steps", "reached"), [(2, 0.1), (3, 0.15), (8, 0.2)])
+def test_steps_times_step_size_bound_the_perturbation(steps: int, reached: float) -> None:
+    attack, (model, batch) = still_start(radius=0.2, steps=steps), precise()
+    HardnessManipulation(Hardest(), Fixed(2.0), attack)(model, batch, seeded())
+    triplets, _ = source_of(model, batch)
+    moved = (attack.moved[0] - torch.cat(triplets.of(batch.inputs))).abs().max().item()
+    assert moved == pytest.approx(reached)
+    assert attack.moved[0].min() >= 0 and attack.moved[0].max() <= 1
+
+
+def test_a_goal_of_two_is_min_max() -> None:
+    attack, (model, batch) = still_start(), precise()
+    HardnessManipulation(Hardest(), Fixed(2.0), attack)(model, batch, seeded())
+    clean = torch.cat(source_of(model, batch)[0].of(batch.inputs))
+    min_max = attack.engine(lambda x: hardness(*model(x).chunk(3)).repeat(3), clean)
+    assert torch.equal(attack.moved[0], min_max) and not torch.equal(min_max, clean)
+    # d/dx -(2 - h)^2 = 2 (2 - h) dh/dx, and h < 2.
+    _, climbed = value_and_gradient(lambda x: hardness(*model(x).chunk(3)), clean)
+    _, manipulated = value_and_gradient(lambda x: -(2 - hardness(*model(x).chunk(3))).relu().square(), clean)
+    assert torch.equal(climbed.sign(), manipulated.sign())
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 0.9, 1.0])
+def test_images_equal_those_of_a_plain_loop_whatever_share_has_arrived(share: float) -> None:
+    attack, (model, batch) = still_start(steps=8), precise(4)
+    triplets, before = source_of(model, batch)
+    # The goal lies between two triplets, so that some start beyond it, and others reach it at different steps.
+    goal = float(before.quantile(share)) + 1e-4
+    HardnessManipulation(Hardest(), Fixed(goal), attack)(model, batch, seeded())
+    clean = torch.cat(triplets.of(batch.inputs))
+    expected = plain_loop(model, clean, torch.full_like(before, goal, dtype=torch.float32), 8, 0.05, 0.2)
+    torch.testing.assert_close(attack.moved[0], expected, atol=1e-9, rtol=0)
+    has_moved = (attack.moved[0] != clean).flatten(1).any(dim=1).view(3, -1).any(dim=0)
+    assert torch.equal(has_moved, before < goal)
+    with torch.no_grad():
+        after = hardness(*model(attack.moved[0]).chunk(3))
+    assert (after[has_moved] > before[has_moved]).all()
+
+
+@pytest.mark.parametrize("destination", [Gradual(), Mined(SemiHard()), Boosted(SemiHard())])
+def test_images_equal_those_of_a_plain_loop_for_goals_that_differ(destination: Destination) -> None:
+    attack, (model, batch) = still_start(steps=5), precise()
+    HardnessManipulation(SoftHard(), destination, attack)(model, batch, seeded(4))
+    generator = seeded(4)
+    with torch.no_grad():
+        z = model(batch.inputs)
+    triplets = SoftHard()(z, batch.labels, generator)
+    goal = destination(Moment(z, batch.labels, torch.full((len(triplets.anchor),), FIRST_LOSS), generator=generator))
+    expected = plain_loop(model, torch.cat(triplets.of(batch.inputs)), goal, 5, 0.05, 0.2)
+    torch.testing.assert_close(attack.moved[0], expected, atol=1e-9, rtol=0)
+
+
+def test_what_is_trained_on_is_the_perturbed_triplet_and_the_clean_pair() -> None:
+    attack, model, batch = still_start(), encoder(), paired_batch()
+    structure = Structure(weight=0.7)
+    terms = HardnessManipulation(Hardest(), Fixed(0.5), attack, structure=structure)(model, batch, seeded())
+    assert list(terms) == ["triplet", "structure"]
+    a_, p_, n_ = model(attack.moved[0]).chunk(3)
+    a, p, _ = source_of(model, batch)[0].of(model(batch.inputs))
+    torch.testing.assert_close(terms["triplet"], triplet_values(a_, p_, n_, 0.2).mean())
+    torch.testing.assert_close(terms["structure"], 0.7 * triplet_values(a, a_, p, 0.0).mean())
+    assert terms["structure"] > 0
+
+
+@pytest.mark.parametrize("triplet", [("a", "a~", "p~"), ("p", "p~", "a"), ("a", "p", "n"), ("a~", "p~", "n~")])
+def test_a_structure_term_is_given_the_embeddings_it_names(triplet: tuple[str, ...]) -> None:
+    attack, model, batch = still_start(), encoder(), paired_batch()
+    structure = Structure(weight=1.0, margin=1.0, triplet=triplet)
+    terms = HardnessManipulation(Hardest(), Fixed(0.5), attack, structure=structure)(model, batch, seeded())
+    clean = source_of(model, batch)[0].of(model(batch.inputs))
+    named = dict(zip(("a", "p", "n", "a~", "p~", "n~"), (*clean, *model(attack.moved[0]).chunk(3)), strict=True))
+    torch.testing.assert_close(terms["structure"], structure(named))
+
+
+def test_the_last_loss_starts_high_and_is_the_adversarial_loss_without_structure() -> None:
+    seen = Seen(-1.0)
+    # The triplets reach -1 and -0.5, as above; the structure term, of the clean ones with margin 9, is far larger.
+    structure = Structure(weight=1.0, margin=9.0, triplet=("a", "p", "n"))
+    defence = HardnessManipulation(Hardest(), seen, quarters(), margin=1.5, structure=structure)
+    assert defence.last_loss.tolist() == [2.0]
+    terms = defence(nn.Identity(), LINE, seeded())
+    assert terms["structure"].item() == pytest.approx((9 - 2 + 9 - 1.5) / 2)
+    defence(nn.Identity(), LINE, seeded())
+    assert defence.last_loss.tolist() == [0.75] and not defence.last_loss.requires_grad
+    assert seen.losses == [[2.0, 2.0], [0.75, 0.75]], "one per triplet"
+
+
+def in_groups(points: list[float], labels: list[int]) -> Batch:
+    return Batch(torch.tensor(points)[:, None], torch.tensor(labels), torch.arange(len(points)))
+
+
+def test_groups_mine_and_remember_each_for_itself_also_where_uneven() -> None:
+    # Three pairs and two. Hardness: 1 - 3, 0.5 - 2, 1 - 2 | 1 - 4, 2 - 3; no step is taken. Margin 3 gives the losses.
+    points = [0.0, 1.0, 3.0, 3.5, 5.0, 6.0, 0.0, 1.0, 4.0, 6.0]
+    batch = in_groups(points, [0, 0, 1, 1, 0, 0, 0, 0, 1, 1])
+    seen = Seen(-9.0)
+    defence = HardnessManipulation(Hardest(), seen, quarters(steps=0), margin=3.0, groups=2)
+    assert defence.last_loss.tolist() == [2.0, 2.0]
+    terms = defence(nn.Identity(), batch, seeded())
+    # Anchor 5 has its positive at 6 and its nearest negative at 3.5: 1 - 1.5.
+    first, second = (1 + 1.5 + 2.5) / 3, (0 + 2) / 2
+    assert defence.last_loss.tolist() == pytest.approx([first, second])
+    assert terms["triplet"].item() == pytest.approx((first + second) / 2), "the mean of means, not of all"
+    defence(nn.Identity(), batch, seeded())
+    assert seen.losses[1] == pytest.approx([first] * 3 + [second] * 2)
+
+
+def test_a_last_batch_with_fewer_pairs_than_groups_is_trained_on() -> None:
+    defence = HardnessManipulation(Random(), Gradual(), quarters(), groups=3)
+    terms = defence(nn.Identity(), LINE, seeded())
+    assert terms["triplet"].isfinite()
+    assert defence.last_loss[2] == 2.0, "a group that had no pair remembers what it knew"
+    assert (defence.last_loss[:2] != 2.0).all()
+
+
+def test_the_last_loss_survives_save_and_load_and_decides_the_next_step() -> None:
+    model, batch = encoder(), paired_batch()
+
+    def defence() -> HardnessManipulation:
+        return HardnessManipulation(SoftHard(), Gradual(), still_start(), groups=2)
+
+    first = defence()
+    first(model, batch, seeded(1))
+    other, fresh = defence(), defence()
+    other.load_state_dict(first.state_dict())
+    assert torch.equal(other.last_loss, first.last_loss) and len(first.last_loss.unique()) == 2
+    # Below the margin, so that the goal is another one than at the start.
+    for one in (first, other):
+        one.last_loss.mul_(0.1)
+        one(model, batch, seeded(2))
+    fresh(model, batch, seeded(2))
+    assert torch.equal(first.measures["goal"], other.measures["goal"])
+    assert fresh.measures["goal"].item() == pytest.approx(-0.2) and first.measures["goal"] > -0.19
+
+
+def test_the_goal_of_a_training_rises_as_the_loss_falls() -> None:
+    model, batch = encoder(), paired_batch(4)
+    defence = HardnessManipulation(SoftHard(), Gradual(), still_start(0.05, steps=2, step_size=0.02))
+    optimiser, goals, losses = torch.optim.Adam(model.parameters(), lr=5e-3), [], []
+    for step in range(60):
+        loss = defence(model, batch, seeded(step))["triplet"]
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        goals.append(defence.measures["goal"].item())
+        losses.append(loss.item())
+    assert goals[0] == pytest.approx(-0.2) and goals[-1] > -0.1
+    # The goal of a step is minus the loss of the one before, cut at the margin.
+    assert goals[1:] == pytest.approx([-min(loss, 0.2) for loss in losses[:-1]], abs=1e-6)
+
+
+def test_gradients_reach_every_parameter_after_the_climb_only() -> None:
+    model = encoder()
+    terms = HardnessManipulation(SoftHard(), Gradual(), pgd(0.1), structure=Structure(margin=1.0))(
+        model, paired_batch(), seeded()
+    )
+    assert all(p.grad is None and p.requires_grad for p in model.parameters()) and model.training
+    for term in terms.values():
+        gradients = torch.autograd.grad(term, list(model.parameters()), retain_graph=True)
+        assert all(gradient.isfinite().all() and gradient.abs().sum() > 0 for gradient in gradients)
+
+
+def one_class() -> Batch:
+    batch = paired_batch()
+    return Batch(batch.inputs, torch.zeros_like(batch.labels), batch.index)
+
+
+def copies() -> Batch:
+    """Every image the same: all distances are 0."""
+    batch = paired_batch()
+    return Batch(batch.inputs[:1].expand(len(batch), -1, -1, -1).clone(), batch.labels, batch.index)
+
+
+def twins() -> Batch:
+    """The partner is the anchor's own image: d(a,p) = 0."""
+    batch = paired_batch()
+    return Batch(batch.inputs[0::2].repeat_interleave(2, dim=0), batch.labels, batch.index)
+
+
+@pytest.mark.parametrize("make", [one_class, copies, twins])
+@pytest.mark.parametrize("miner", MINERS)
+def test_a_batch_without_negatives_or_of_copies_gives_numbers(make: Any, miner: Miner) -> None:
+    for destination, groups in ((Gradual(), 1), (Mined(Random()), 2), (Fixed(2.0), 1)):
+        attack, model = still_start(), encoder()
+        defence = HardnessManipulation(miner, destination, attack, structure=Structure(), groups=groups)
+        sum(defence(model, make(), seeded()).values()).backward()
+        assert all(image.isfinite().all() for image in attack.moved)
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+        assert defence.last_loss.isfinite().all()
+        assert all(figure.isfinite() for figure in defence.measures.values())
+
+
+def test_an_encoder_without_unit_length_is_manipulated_in_its_own_units() -> None:
+    trunk = encoder().trunk
+    attack, batch = still_start(), paired_batch()
+    defence = HardnessManipulation(Hardest(), Fixed(2.0), attack)
+    terms = defence(trunk, batch, seeded())
+    assert terms["triplet"].isfinite() and defence.measures["after"] > defence.measures["before"]
+    zeros = nn.Sequential(nn.Flatten(), nn.Linear(64, 6))
+    for parameter in zeros.parameters():
+        nn.init.zeros_(parameter)
+    assert defence(zeros, batch, seeded())["triplet"].item() == pytest.approx(0.2), "all in one point: the margin"
+
+
+def build(**changes: Any) -> None:
+    """Unwrapped: the type checker that runs in tests only would refuse the value first."""
+    parts = {"source": Random(), "destination": Gradual(), "attack": pgd(0.1), **changes}
+    kind = HardnessManipulation
+    inspect.unwrap(kind.__init__)(kind.__new__(kind), **parts)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"source": "softhard"}, "source 'softhard' chooses no triplets"),
+        ({"destination": "gradual"}, r"destination 'gradual' is a word; write \{name: gradual\}"),
+        ({"destination": SemiHard()}, "destination: SemiHard is not of the kind Destination"),
+        ({"attack": "pgd"}, r"attack 'pgd' is a word; write \{name: pgd\}"),
+        ({"attack": Triplet()}, "attack: Triplet is not of the kind Engine"),
+        ({"structure": "ics"}, r"structure 'ics' is a word; write \{name: ics\}"),
+        ({"structure": 0.5}, "structure: float is not of the kind Structure"),
+        ({"groups": 0}, "groups 0, margin 0.2; expected groups >= 1"),
+        ({"margin": -0.2}, "groups 1, margin -0.2; expected groups >= 1, margin >= 0"),
+    ],
+)
+def test_parts_of_another_kind_are_refused_when_it_is_built(changes: dict[str, Any], message: str) -> None:
+    build()
+    with pytest.raises(InputError, match=message):
+        build(**changes)
