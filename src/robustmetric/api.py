@@ -30,18 +30,20 @@ def evaluate(
     queries: int | None = None,
     seed: int = 0,
     batch_size: int = 128,
+    fast: bool = False,
 ) -> list[records.Record]:
     """Clean retrieval and every attack of a suite on images in [0, 1]; each image searches all the others.
 
     The encoder runs where its parameters are; its embeddings are scaled to unit length, or, where it is a model of
-    ours, left as they are.
+    ours, left as they are. `fast` sees it in bfloat16 on a GPU: for a quick look, as scores change a little.
     """
     images, labels = _checked(images, labels)
     device = _device(encoder, images)
     dataset = Dataset("tensors", train=_split(images, labels), queries=_split(images, labels))
     arena = Arena.prepare(
-        unit(encoder), dataset, Identity(), Workers(device), limit=queries, seed=seed, batch_size=batch_size
-    )
+        unit(encoder), dataset, Identity(), Workers(device),
+        limit=queries, seed=seed, batch_size=batch_size, fast=fast,
+    )  # fmt: skip
     context = records.context(describe(device))
     return [record for record, _ in run_suite(arena, load_suite(suite, radius), seed, context)]
 
@@ -75,6 +77,7 @@ def attack(
             arena.gallery,
             generator(arena.workers.device, seed, first, 3),
             rounded=images.dim() > 2,
+            view=arena.seen,
         ).inputs
         for first, _, batch in arena.batches()
     ]

@@ -48,6 +48,7 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on where the run folder stopped.")] = False,
     skip_unreadable: Annotated[bool, typer.Option(help="Leave unreadable images out, and count them.")] = False,
     tensorboard: Annotated[bool, typer.Option(help="Also log to TensorBoard (extra).")] = False,
+    fast: Annotated[bool, typer.Option("--fast", help="On a GPU: bfloat16, compiled attacks and updates.")] = False,
     devices: Devices = "1",
     accelerator: Accelerator = "auto",
     nodes: Nodes = 1,
@@ -67,6 +68,8 @@ def train(
         skipping(assemble.resolve(recipe, overrides or [])[0], recipe)
     changes = [*(overrides or []), *(["data.skip_unreadable=true"] if skip_unreadable else [])]
     hardware = Hardware(accelerator, devices, nodes, precision, strategy)
+    if fast:
+        changes, hardware = job.hurry(changes, hardware)
     try:
         folder = job.train(recipe, changes, out, resume=resume, hardware=hardware, tensorboard=tensorboard)
     except job.Interrupted as stopped:
@@ -92,6 +95,7 @@ def evaluate(
     queries: Annotated[int | None, typer.Option(help="Use this many queries, drawn with the seed.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the attacks' targets and starts.")] = 0,
     batch: Annotated[int, typer.Option(help="Images attacked at a time.")] = 128,
+    fast: Annotated[bool, typer.Option("--fast", help="bfloat16 on a GPU: for a quick look, scores differ.")] = False,
     skip_unreadable: Annotated[bool, typer.Option(help="Leave unreadable images out, and count them.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the records as JSON lines.")] = False,
     devices: Devices = "1",
@@ -117,6 +121,7 @@ def evaluate(
             queries=queries,
             seed=seed,
             batch_size=batch,
+            fast=fast,
             skip_unreadable=skip_unreadable,
             hardware=Hardware(accelerator, devices, nodes),
         )

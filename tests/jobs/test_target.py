@@ -324,3 +324,13 @@ def test_other_data_are_seen_through_the_view_of_the_run(run: Path, pictures: Pi
     with (run / "recipe.yaml").open("a") as file:
         file.write("view: {name: centre_crop, size: 100}\n")
     assert find_target(str(run), data=str(tmp_path / "photos"), out=None).view == CentreCrop(100)
+
+
+def test_a_fast_evaluation_says_what_it_changed(run: Path, suite: Path, command: Command) -> None:
+    result = command("evaluate", str(run), str(suite), "--fast", "--queries", "20", "--accelerator", "cpu")
+    assert result.code == 0 and "(fast, off by " in result.err
+    found = [record for record in records.read(run / "results.jsonl") if record.kind == "attack"]
+    for record in found[-1:]:
+        # On a CPU the fast view is fp32 too, and this model has no batch norm to fold: nothing changes.
+        assert record.settings["precision"] == "fp32"
+        assert record.context["fast_minus_fp32"] == dict.fromkeys(record.scores, 0.0)

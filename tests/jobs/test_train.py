@@ -17,7 +17,8 @@ from safetensors.torch import load_file
 from commands import Command, finish, start
 from robustmetric import recipe, records
 from robustmetric.errors import InputError
-from robustmetric.jobs.train import train
+from robustmetric.jobs.train import compiled_updates, hurry, train
+from robustmetric.jobs.workers import Hardware
 
 QUICK = "defence.attack.steps=2"
 
@@ -34,6 +35,13 @@ def signalled(at: int, pause: float = 0.0) -> str:
     attack = "{name: pgd, ball: {name: ball, radius: 0.25}, steps: 2, step_size: 0.1}"
     inner = f"{{name: madry, loss: {{name: triplet, miner: {{name: semihard}}}}, attack: {attack}}}"
     return f"{{name: own_parts.Signalled, at: {at}, pause: {pause}, inner: {inner}}}"
+
+
+def signalled_hm(at: int) -> str:
+    """Hardness manipulation in two groups, whose goals follow the loss of the step before; Ctrl-C at a step."""
+    attack = "{name: pgd, ball: {name: ball, radius: 0.25}, steps: 2, step_size: 0.1, random_start: false}"
+    parts = f"source: {{name: softhard}}, destination: {{name: gradual}}, attack: {attack}, structure: {{name: ics}}"
+    return f"{{name: own_parts.Signalled, at: {at}, inner: {{name: hm, {parts}, groups: 2}}}}"
 
 
 def same_weights(one: Path, other: Path) -> bool:
@@ -298,3 +306,74 @@ def test_a_run_says_what_shape_its_model_sees(tmp_path: Path, trained: Path) -> 
     parts = ["view={name: centre_crop, size: 6}", "augment={name: centre_crop, size: 6}", "model.trunk.side=6"]
     cropped = train("digits/plain", ["epochs=1", *parts], tmp_path / "run")
     assert json.loads((cropped / "run.json").read_text())["input_shape"] == [1, 6, 6]
+
+
+def test_in_a_hurry_a_cpu_folds_and_a_gpu_compiles_under_what_is_set_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert hurry(["seed=1"], Hardware()) == (["attack_view=fast", "seed=1"], Hardware())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert hurry([], Hardware("cpu")) == (["attack_view=fast"], Hardware("cpu"))
+    changes, hardware = hurry(["update=eager"], Hardware())
+    assert changes == ["attack_view=compiled", "update=compiled", "update=eager"]
+    assert hardware == Hardware(precision="bf16-mixed")
+    assert hurry([], Hardware(precision="16-mixed"))[1].precision == "16-mixed"
+
+
+def test_fast_training_is_a_setting_of_the_run(tmp_path: Path, command: Command) -> None:
+    assert (
+        command("train", "digits/madry", "epochs=1", QUICK, "--fast", "--accelerator", "cpu", "--out", "run").code == 0
+    )
+    assert recipe.load(tmp_path / "run" / "recipe.yaml")["attack_view"] == "fast"
+    wrong = command("train", "digits/madry", "update=compield", "--out", "other")
+    assert wrong.code == 2 and "update 'compield' is not known; did you mean 'compiled'" in wrong.err
+
+
+def test_a_model_is_compiled_inside_and_itself_again_outside() -> None:
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises(ZeroDivisionError), compiled_updates(model, True):
+        assert model._compiled_call_impl is not None
+        raise ZeroDivisionError
+    assert model._compiled_call_impl is None
+    with compiled_updates(model, False):
+        assert model._compiled_call_impl is None
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_compiled_training_gives_the_weights_of_eager_training(tmp_path: Path) -> None:
+    runs = [
+        train("digits/madry", ["epochs=1", QUICK, *extra], tmp_path / name, hardware=Hardware("cpu"))
+        for name, extra in (("eager", []), ("compiled", ["update=compiled", "attack_view=compiled"]))
+    ]
+    eager, compiled = (load_file(run / "model.safetensors") for run in runs)
+    for name, weight in eager.items():
+        torch.testing.assert_close(compiled[name], weight, atol=2e-3, rtol=0)
+
+
+def test_an_epoch_records_the_figures_of_its_defence_beside_the_terms_of_its_loss(tmp_path: Path) -> None:
+    run = train("digits/hm", ["epochs=2", QUICK], tmp_path / "run")
+    first, second = (r for r in records.read(run / "results.jsonl") if r.kind == "train")
+    assert second.settings == {"epoch": 2, "terms": ["triplet", "structure"]}
+    figures = {"before", "goal", "after", "passes"}
+    assert set(first.scores) == {"triplet", "structure", *figures, "images_per_second", "data_wait"}
+    # The gradual goal lies in [-margin, 0]; two steps, and the pass that finds all triplets at rest is never needed.
+    assert -0.2 <= first.scores["goal"] <= 0 and first.scores["before"] < first.scores["after"]
+    assert 0 < first.scores["passes"] <= 2
+
+
+def test_a_defence_without_figures_records_its_terms_alone(trained: Path) -> None:
+    record = records.read(trained / "results.jsonl")[0]
+    assert record.settings == {"epoch": 1, "terms": ["metric"]}
+    assert set(record.scores) == {"metric", "images_per_second", "data_wait"}
+
+
+def test_hardness_manipulation_resumes_with_the_last_loss_it_knew(tmp_path: Path, command: Command) -> None:
+    recipe_file = own_recipe(tmp_path / "own.yaml", signalled_hm(at=7))
+    assert command("train", recipe_file, "--out", "part").code == 130
+    state = torch.load(tmp_path / "part" / "state.pt", weights_only=True)
+    assert state["step"] == 7 and state["defence"]["inner.last_loss"].shape == (2,)
+    assert (state["defence"]["inner.last_loss"] != 2.0).all()
+    assert command("train", recipe_file, "--out", "part", "--resume").code == 0
+    own_recipe(recipe_file, signalled_hm(at=-1))
+    assert command("train", recipe_file, "--out", "whole").code == 0
+    assert same_weights(tmp_path / "part", tmp_path / "whole")

@@ -93,6 +93,22 @@ def test_training_draws_the_sum_of_terms_for_the_runs_that_have_it(make_run: Mak
     assert abs((y1 - y0) - 2 * (y2 - y1)) < 0.01
 
 
+def test_training_draws_the_terms_of_the_loss_and_no_other_figure(make_run: MakeRun):
+    measured = [epoch(i, triplet=0.1 * 2**-i, structure=0.1 * 2**-i, before=-0.9 * i, passes=7.0) for i in range(3)]
+    for record in measured:
+        record.settings["terms"] = ["triplet", "structure"]
+    svg = training(read_runs([make_run("hm", *measured)]), name="curve")
+    assert svg is not None
+    (_, y0), (_, y1), (_, y2) = points(svg, "run-0")  # sums 0.2, 0.1, 0.05
+    assert y1 > y0 and abs((y1 - y0) - 2 * (y2 - y1)) < 0.01
+
+
+def test_records_that_do_not_name_their_terms_leave_out_the_time_waited(make_run: MakeRun):
+    old = [epoch(i, metric=2.0**-i, data_wait=0.5 * i) for i in range(3)]
+    (_, y0), (_, y1), (_, y2) = points(training(read_runs([make_run("old", *old)]), name="curve") or "", "run-0")
+    assert y1 > y0 and abs((y1 - y0) - 2 * (y2 - y1)) < 0.01
+
+
 def test_no_training_records_give_no_plot(make_run: MakeRun):
     assert training(read_runs([make_run("old", clean(90.0))]), name="curve") is None
 

@@ -16,7 +16,7 @@ from robustmetric.errors import InputError
 from robustmetric.jobs.feed import Feed
 from robustmetric.jobs.folder import fingerprint
 from robustmetric.jobs.workers import Workers, full_precision, generator
-from robustmetric.perturb.pgd import frozen
+from robustmetric.perturb.pgd import View, frozen
 from robustmetric.types import Batch, Gallery
 
 SAMPLED = 64
@@ -41,6 +41,8 @@ class Arena:
     skipped: int
     batch_size: int
     data_fingerprint: str
+    fast: bool = False
+    """Whether the model is seen in bfloat16 (on a GPU), not in fp32."""
 
     @staticmethod
     def prepare(
@@ -52,6 +54,7 @@ class Arena:
         limit: int | None = None,
         seed: int = 0,
         batch_size: int = 128,
+        fast: bool = False,
     ) -> "Arena":
         """Embed the gallery; take all queries, or `limit` of them drawn with `seed`."""
         if batch_size < 1:
@@ -61,7 +64,8 @@ class Arena:
         model.to(workers.device)
         rows = _draw(len(queries), limit, seed)
         arena_gallery = Gallery(
-            embed(model, items, view, workers, batch_size), _aligned_labels(dataset).to(workers.device)
+            embed(model, items, view, workers, batch_size, seen=_seen(fast)),
+            _aligned_labels(dataset).to(workers.device),
         )
         return Arena(
             model=model,
@@ -76,7 +80,13 @@ class Arena:
             skipped=len(dataset.skipped),
             batch_size=batch_size,
             data_fingerprint=data_fingerprint(dataset),
+            fast=fast,
         )
+
+    @property
+    def seen(self) -> View:
+        """How attacks and scores see the model."""
+        return _seen(self.fast)
 
     def batches(self) -> Iterator[tuple[int, Int[Tensor, " batch"], Batch]]:
         """This worker's share of the queries: where each batch begins, its positions among the queries, the batch."""
@@ -99,6 +109,7 @@ class Arena:
             "gallery": len(self.gallery),
             "view": repr(self.view),
             "batch": self.batch_size,
+            "precision": "bf16" if self.fast and self.workers.device.type == "cuda" else "fp32",
             "weights": fingerprint(self.model)[:16],
             "data_fingerprint": self.data_fingerprint,
         }
@@ -113,13 +124,14 @@ def embed(
     workers: Workers,
     batch_size: int,
     rows: Int[Tensor, " rows"] | None = None,
+    seen: View = "folded",
 ) -> Float[Tensor, "rows dim"]:
     """Embeddings of a split (or some rows of it), each worker computing its share; images as 8 bits hold them."""
     rows = torch.arange(len(feed)) if rows is None else rows
     if not len(rows):
         raise InputError("there is nothing to embed: the split is empty")
     embeddings: Tensor | None = None
-    with frozen(model) as network, torch.no_grad():
+    with frozen(model, seen) as network, torch.no_grad():
         chunks = torch.arange(len(rows)).split(batch_size)
         # A rank without a share still takes a chunk, to know the size of an embedding; its zeros add nothing.
         for positions in chunks[workers.rank :: workers.ranks] or chunks[:1]:
@@ -135,6 +147,10 @@ def embed(
             f"the model's embedding of {feed.names[int(rows[bad])]} holds NaN or infinity; check its weights"
         )
     return workers.total(embeddings)
+
+
+def _seen(fast: bool) -> View:
+    return "fast" if fast else "folded"
 
 
 def data_fingerprint(dataset: Dataset) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Literal, Protocol, cast, get_args, runtime_checkable
 
 import torch
 from torch import nn
@@ -32,6 +32,10 @@ class Encoding(Protocol):
     def dim(self) -> int: ...
 
 
+Update = Literal["eager", "compiled"]
+"""How the update of a training step runs."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """What a training or evaluation is made of. Its fields are the recipe's top-level keys."""
@@ -48,6 +52,8 @@ class Plan:
     """What evaluated images go through."""
     attack_view: View = "exact"
     """How attacks see the model in training: "fast" and "compiled" fold batch norm and use bfloat16 on a GPU."""
+    update: Update = "eager"
+    """How the model's own forward and backward pass run: "compiled" once for the first batch's shape (a minute)."""
     seed: int = 0
     validate_every: int = 0
     """Measure clean retrieval every so many epochs; 0: at the end only."""
@@ -187,6 +193,9 @@ def _check_parts(parts: Mapping[str, Any]) -> None:
     seconds = parts.get("checkpoint_seconds", 0)
     if not isinstance(seconds, int | float) or not seconds >= 0:
         raise InputError(f"checkpoint_seconds {seconds!r} is no time; expected a number >= 0")
+    for key, known in (("attack_view", get_args(View)), ("update", get_args(Update))):
+        if parts.get(key, known[0]) not in known:
+            raise InputError(f"{key} {parts[key]!r} is not known{nearest(str(parts[key]), known)}")
     for key, kind in KINDS.items():
         if key in parts and not isinstance(parts[key], kind):
             raise InputError(f"{key}: {type(parts[key]).__name__} is not a {kind.__name__.lower()}")

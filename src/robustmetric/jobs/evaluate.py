@@ -18,7 +18,7 @@ from robustmetric.metrics.average_precision import rank_metrics, without_positiv
 from robustmetric.metrics.clustering import cluster_metrics
 from robustmetric.metrics.robustness import bootstrap
 from robustmetric.numerics.distances import nearest
-from robustmetric.perturb.pgd import frozen
+from robustmetric.perturb.pgd import View, frozen
 from robustmetric.records import Record
 from robustmetric.report.scores import show_radius
 from robustmetric.types import Batch
@@ -38,7 +38,7 @@ def measure_clean(arena: Arena, settings: Mapping[str, Any], seed: int, context:
     if own:
         z = arena.gallery.embeddings[arena.rows.to(arena.workers.device)]
     else:
-        z = embed(arena.model, arena.queries, arena.view, arena.workers, arena.batch_size, arena.rows)
+        z = embed(arena.model, arena.queries, arena.view, arena.workers, arena.batch_size, arena.rows, arena.seen)
     exclude = arena.places.to(arena.workers.device)
     ks = tuple(k for k in (1, 2, 4, 8) if k < len(arena.gallery))
     per_query = rank_metrics(z, arena.gallery.embeddings, labels, arena.gallery.labels, exclude, ks)
@@ -64,18 +64,23 @@ def measure_clean(arena: Arena, settings: Mapping[str, Any], seed: int, context:
 def measure_trial(
     arena: Arena, trial: Trial, settings: Mapping[str, Any], seed: int, context: Mapping[str, Any], lead: bool = True
 ) -> tuple[Record, Pictures | None]:
-    """One attack on every query; also a few pictures of it, where it moves queries."""
+    """One attack on every query; also a few pictures of it, where it moves queries.
+
+    A fast arena runs its first batch in fp32 as well: the record's context says how far the mean scores lie apart.
+    """
     began = time.monotonic()
     sums: dict[str, Tensor] = {}
-    pictures = None
+    pictures, apart = None, {}
     count = len(arena.rows)
     with Bar(title(trial.label, trial.engine.ball.radius), count, shown=lead and arena.workers.rank == 0) as bar:
         for first, positions, batch in arena.batches():
             randomness = generator(arena.workers.device, seed, first, 3)
-            images = batch.inputs.dim() > 2
-            outcome = run(trial.attack, trial.engine, arena.model, batch, arena.gallery, randomness, rounded=images)
+            outcome = _attack(arena, trial, batch, randomness, arena.seen)
             for name, values in outcome.scores.items():
                 sums.setdefault(name, torch.zeros(count))[positions] = values.float().cpu()
+            if first == 0 and arena.fast:
+                exact = _attack(arena, trial, batch, generator(arena.workers.device, seed, first, 3), "folded")
+                apart = {name: float((v - exact.scores[name]).mean()) for name, v in outcome.scores.items()}
             if first == 0 and trial.attack.role == "query":
                 pictures = _pictures(arena, trial, batch, outcome)
             bar.advance(len(positions) * arena.workers.ranks)
@@ -89,9 +94,16 @@ def measure_trial(
         count=count,
         seconds=time.monotonic() - began,
         seed=seed,
-        context=dict(context),
+        context={**context, "fast_minus_fp32": apart} if apart else dict(context),
     )
     return record, pictures
+
+
+def _attack(arena: Arena, trial: Trial, batch: Batch, randomness: torch.Generator, seen: View) -> Outcome:
+    images = batch.inputs.dim() > 2
+    return run(
+        trial.attack, trial.engine, arena.model, batch, arena.gallery, randomness, rounded=images, view=seen
+    )  # fmt: skip
 
 
 def title(name: str, radius: float | None) -> str:
@@ -136,7 +148,7 @@ def _pictures(arena: Arena, trial: Trial, batch: Batch, outcome: Outcome) -> Pic
         return None
     few = torch.linspace(0, len(batch) - 1, min(EXAMPLES, len(batch))).long().to(batch.inputs.device)
     k = min(5, len(arena.gallery) - 1)
-    with frozen(arena.model) as network, torch.no_grad():
+    with frozen(arena.model, arena.seen) as network, torch.no_grad():
         clean = network(batch.inputs[few])
     found = {"query_label": batch.labels[few], "query": _to_uint8(batch.inputs[few])}
     found["perturbed"] = _to_uint8(outcome.inputs[few])

@@ -14,6 +14,7 @@ from robustmetric import records
 from robustmetric.errors import InputError
 from robustmetric.jobs import assemble
 from robustmetric.jobs.folder import RunFolder
+from robustmetric.jobs.loading import Wait
 from robustmetric.jobs.workers import anywhere, least
 
 NEVER = torch.iinfo(torch.int64).max
@@ -31,7 +32,11 @@ class State:
     seconds: float = 0.0
     """Time spent on this epoch."""
     sums: dict[str, float] = field(default_factory=dict)
-    """Loss terms summed over this epoch's steps."""
+    """Loss terms, and other figures of the defence, summed over this epoch's steps."""
+    terms: list[str] = field(default_factory=list)
+    """Which of the sums are loss terms."""
+    data_wait: float = 0.0
+    """Share of this epoch's time that this process waited for data; after a resume, of the time since then."""
 
 
 class Meter:
@@ -45,12 +50,14 @@ class Meter:
         self._pending: dict[str, Tensor] = {}
         self._first_bad: Tensor | None = None
         self._read = self._started = time.monotonic()
+        self.wait = Wait()
         self.shown: dict[str, float] = {}
         """The means last read."""
 
-    def add(self, named: Mapping[str, Tensor], images: int) -> None:
-        """Take in one step's terms; note the first step whose loss is not a number."""
-        for name, value in named.items():
+    def add(self, named: Mapping[str, Tensor], images: int, measures: Mapping[str, Tensor] | None = None) -> None:
+        """Take in one step's terms, and other figures; note the first step whose loss is not a number."""
+        self.state.terms = list(named)
+        for name, value in {**(measures or {}), **named}.items():
             value = value.detach()
             self._pending[name] = self._pending[name] + value if name in self._pending else value
         bad = ~torch.isfinite(torch.stack([value.detach() for value in named.values()])).all()
@@ -64,6 +71,7 @@ class Meter:
         if not force and self.fabric.world_size == 1 and now - self._read < 0.5:
             return self.shown
         self.state.seconds += now - self._started
+        self.state.data_wait = self.wait.share
         self._started = self._read = now
         first_bad = least(self.fabric, NEVER if self._first_bad is None else int(self._first_bad))
         if first_bad < NEVER:
@@ -139,11 +147,12 @@ class Log:
         """Write the finished epoch."""
         scores = {name: total / max(state.step, 1) for name, total in state.sums.items()}
         scores["images_per_second"] = state.images / max(state.seconds, 1e-9)
+        scores["data_wait"] = state.data_wait
         record = records.Record(
             kind="train",
             name="epoch",
             scores=scores,
-            settings={"epoch": state.epoch + 1},
+            settings={"epoch": state.epoch + 1, "terms": state.terms},
             count=state.images,
             seconds=state.seconds,
             seed=self.plan.seed,

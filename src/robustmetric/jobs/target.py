@@ -53,6 +53,7 @@ def evaluate(
     queries: int | None = None,
     seed: int = 0,
     batch_size: int = 128,
+    fast: bool = False,
     skip_unreadable: bool = False,
     hardware: Hardware = Hardware(),  # noqa: B008  # frozen
 ) -> list[Record]:
@@ -68,8 +69,9 @@ def evaluate(
     # Before the arena, whose embedding the ranks share: none may read what the first one already adds.
     finished = target.folder.finished()
     arena = Arena.prepare(
-        target.model, target.dataset, target.view, workers, limit=queries, seed=seed, batch_size=batch_size
-    )
+        target.model, target.dataset, target.view, workers,
+        limit=queries, seed=seed, batch_size=batch_size, fast=fast,
+    )  # fmt: skip
     settings = {"data": target.dataset.name}
     for record, pictures in run_suite(arena, chosen, seed, context, settings, finished):
         if lead:
@@ -78,10 +80,16 @@ def evaluate(
             shown = "  ".join(
                 f"{key} {value:.4g}" for key, value in record.scores.items() if key not in ("mAP@R", "AMI")
             )
-            say(f"{target.name}  {title(record.name, record.settings.get('radius'))}: {shown}")
+            say(f"{target.name}  {title(record.name, record.settings.get('radius'))}: {shown}{_apart(record)}")
     if lead and finished and len(finished) == len(target.folder.finished()):
         say(f"{target.folder.path}: nothing to do, every trial of {chosen.name} is there")
     return records.latest(records.read(target.folder.results)) if target.folder.results.is_file() else []
+
+
+def _apart(record: Record) -> str:
+    """What the fast view changed, in words; nothing for an ordinary record."""
+    apart = record.context.get("fast_minus_fp32", {})
+    return f" (fast, off by {', '.join(f'{value:+.2g}' for value in apart.values())} on one batch)" if apart else ""
 
 
 def find_target(name: str, *, data: str | None, out: Path | None, skip_unreadable: bool = False) -> Target:

@@ -104,7 +104,9 @@ def _curve(summary: Summary, columns: Sequence[Column], run: str, style: int) ->
 def _loss(run: Run, style: int) -> Series | None:
     by_epoch = {}
     for record in run.of_kind("train"):
-        terms = {key: value for key, value in record.scores.items() if key not in ("epoch", "images_per_second")}
+        # Records of older versions do not say which of their scores are terms of the loss.
+        others = [key for key in record.scores if key not in ("epoch", "images_per_second", "data_wait")]
+        terms = {key: record.scores[key] for key in record.settings.get("terms", others)}
         epoch = record.settings.get("epoch", record.scores.get("epoch"))
         if epoch is not None and terms:
             by_epoch[float(epoch)] = sum(terms.values())

@@ -27,9 +27,12 @@ class Protocol:
     suite: str
     mode: str = ""
     norm: str = ""
+    precision: str = ""
+    """Empty for fp32, the ordinary one."""
 
     def __str__(self) -> str:
-        parts = [self.data, self.suite and f"suite {self.suite}", self.mode and f"mode {self.mode}", self.norm]
+        mode = self.mode and f"mode {self.mode}"
+        parts = [self.data, self.suite and f"suite {self.suite}", mode, self.norm, self.precision]
         return ", ".join(part for part in parts if part) or "protocol not stated"
 
 
@@ -191,7 +194,8 @@ def _summary(
 def _protocol(run: Run, record: Record) -> Protocol:
     settings = record.settings
     suite, mode, norm = (str(settings.get(key, "")) for key in ("suite", "mode", "norm"))
-    return Protocol(str(settings.get("data") or run.data), suite, mode, norm)
+    precision = str(settings.get("precision", "")).replace("fp32", "")
+    return Protocol(str(settings.get("data") or run.data), suite, mode, norm, precision)
 
 
 def _places(run: Run, record: Record, attacks: Sequence[Protocol]) -> list[Protocol]:
@@ -199,7 +203,8 @@ def _places(run: Run, record: Record, attacks: Sequence[Protocol]) -> list[Proto
     own = _protocol(run, record)
     if record.kind == "attack":
         return [own]
-    beside = [p for p in attacks if (p.data, p.suite) == (own.data, own.suite) and own.mode in ("", p.mode)]
+    shared = (own.data, own.suite, own.precision)
+    beside = [p for p in attacks if (p.data, p.suite, p.precision) == shared and own.mode in ("", p.mode)]
     return beside or [own]
 
 

@@ -1,0 +1,262 @@
+"""The benchmarks: what their figures mean, and that every script runs at a tiny size."""
+
+import importlib
+import json
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from robustmetric.perturb.ball import Ball
+from robustmetric.perturb.pgd import PGD, Rowwise
+from robustmetric.types import Batch
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+CPU = torch.device("cpu")
+TINY = ("--size", "32", "--repeats", "1", "--architecture", "resnet18")
+
+Script = Callable[[str], ModuleType]
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
+    """A file of `benchmarks/`, imported as its neighbours import it; what it sets for the whole process is restored."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    tuned, threads = torch.backends.cudnn.benchmark, torch.get_num_threads()
+    with torch.random.fork_rng(devices=[]):
+        yield importlib.import_module
+    torch.backends.cudnn.benchmark = tuned
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def harness(script: Script) -> ModuleType:
+    return script("harness")
+
+
+def test_work_is_counted_in_forwards_of_one_image(harness: ModuleType) -> None:
+    # 3 images, 4 steps, each a forward (1) and a backward to the input (1): 3 * 4 * 2.
+    assert harness.attack_work(3, 4) == 24
+    # With weight gradients the backward costs 2: 3 * 4 * 3.
+    assert harness.attack_work(3, 4, weight_gradients=True) == 36
+    assert harness.update_work(5) == 5 * (1 + 2)
+
+
+def test_operations_of_a_convolution_and_a_linear_layer(harness: ModuleType) -> None:
+    convolution = nn.Conv2d(3, 8, kernel_size=3, padding=1, bias=False)
+    # 8 x 4 x 4 outputs, each 3 x 3 x 3 multiplications and additions.
+    assert harness.flops(convolution, torch.rand(3, 4, 4)) == 2 * 8 * 4 * 4 * 27
+    assert harness.flops(nn.Linear(10, 5, bias=False), torch.rand(10)) == 2 * 10 * 5
+
+
+def test_figures_by_hand(harness: ModuleType) -> None:
+    gauge = harness.Gauge(forward_flops=100, peak_flops=1000.0)
+    # 6 forwards of 100 operations in 2 s are 300 per second, of 1000.
+    assert gauge.figures(seconds=2.0, fe=6, images=4) == {
+        "milliseconds": 2000.0,
+        "fe": 6,
+        "images_per_second": 2.0,
+        "share_of_peak": 0.3,
+    }
+    assert [float(word.rstrip("%")) for word in harness.columns(gauge.figures(2.0, 6, 4)).split()] == [2000, 6, 2, 30]
+
+
+def test_a_product_reaches_most_of_the_peak(harness: ModuleType) -> None:
+    """The peak is measured by a product, so another product must come near it."""
+    best = harness.peak(CPU, repeats=5)
+    a = torch.randn(1024, 1024)
+    taken = min(harness.measure({"product": lambda: a @ a}, CPU, 5)["product"])
+    assert 0.3 < 2 * 1024**3 / taken / best < 3
+
+
+def test_loops_are_timed_in_turn_after_a_warm_up(harness: ModuleType) -> None:
+    calls: list[str] = []
+    times = harness.measure({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, CPU, repeats=2)
+    assert calls == ["a", "b", "a", "b", "b", "a"]
+    assert [len(values) for values in times.values()] == [2, 2]
+
+
+def test_a_ratio_is_the_median_over_rounds(harness: ModuleType) -> None:
+    # 4/2, 9/3, 5/1: the median of 2, 3 and 5.
+    assert harness.ratio({"a": [4.0, 9.0, 5.0], "b": [2.0, 3.0, 1.0]}, "a", "b") == 3.0
+
+
+def test_memory_is_what_a_call_holds_beyond_what_was_there(harness: ModuleType) -> None:
+    held = torch.ones(2**24)  # 64 MiB, before the call
+    # 32 Mi numbers of 4 bytes.
+    assert harness.memory(lambda: torch.ones(2**25), CPU) == pytest.approx(128, rel=0.1)
+    del held
+
+
+def test_results_hold_settings_commit_and_hardware(harness: ModuleType, tmp_path: Path) -> None:
+    options = Namespace(device="cpu", weights="/somewhere/weights.pth", repeats=3, results=tmp_path / "new")
+    path = harness.save("name-resnet18", options, {"ratio": 2.5})
+    assert path == tmp_path / "new" / "name-resnet18-cpu.json"
+    written = json.loads(path.read_text())
+    assert written["settings"] == {"device": "cpu", "weights": True, "repeats": 3}
+    assert written["ratio"] == 2.5
+    assert written["context"]["commit"] and "CPU" in written["context"]["hardware"]
+
+
+def results(folder: Path, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / f"{name}-cpu.json").read_text())
+    assert found["context"]["commit"] and "CPU" in found["context"]["hardware"]
+    assert "results" not in found["settings"]
+    return found
+
+
+def is_full(row: dict[str, Any]) -> bool:
+    """Time, work, rate and share of peak are there and positive."""
+    return all(row[key] > 0 for key in ("milliseconds", "fe", "images_per_second", "share_of_peak"))
+
+
+def test_pgd_runs(script: Script, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = script("pgd").main([*TINY, "--batch", "2", "--steps", "1", "--results", str(tmp_path)])
+    assert code in (0, 1, 2)  # as fast as expected or not, or a busy machine: then nothing is written
+    assert (tmp_path / "pgd-cpu.json").exists() == (code != 2)
+    assert "naive loop" in capsys.readouterr().out
+
+
+def test_views_run(script: Script, tmp_path: Path) -> None:
+    script("views").main([*TINY, "--batch", "6", "--steps", "2", "--results", str(tmp_path)])
+    rows = results(tmp_path, "views-resnet18")["views"]
+    assert set(rows) == {"plain way", "exact", "fast"} and all(map(is_full, rows.values()))
+    assert rows["plain way"]["fe"] == 6 * 2 * 3 and rows["exact"]["fe"] == 6 * 2 * 2
+
+
+def test_the_suite_runs_and_states_what_fast_changes(script: Script, tmp_path: Path) -> None:
+    sizes = ("--queries", "4", "--gallery", "120", "--steps", "1", "--fast")
+    assert script("suite").main([*TINY, *sizes, "--results", str(tmp_path)]) == 0
+    found = results(tmp_path, "suite-resnet18")
+    assert set(found["attacks"]) == {"CA+", "CA-", "QA+", "QA-", "TMA", "ES", "LTM", "GTM", "GTT"}
+    sides = found["attacks"]["ES"]
+    assert set(sides) == {"plain way", "exact", "folded", "fast"} and all(map(is_full, sides.values()))
+    # A share of 4 images of the gallery, 4 + 4 embedded, 4 climbing a step; ours embeds the gallery once for all 9.
+    assert sides["plain way"]["fe"] == 4 + 8 + 4 * 3
+    assert sides["exact"]["fe"] == pytest.approx(4 / 9 + 8 + 4 * 2, abs=0.01)
+    fp32, fast = (found["scores"]["ES"][view]["ES:D"] for view in ("exact", "fast"))
+    assert found["exact_minus_view"]["ES"]["fast"]["ES:D"] == fp32 - fast
+    assert found["total"]["exact"]["milliseconds"] == pytest.approx(
+        sum(sides["exact"]["milliseconds"] for sides in found["attacks"].values())
+    )
+    assert "published_ratio" not in found["total"]["exact"], "other sizes than those published"
+
+
+def test_a_suite_that_is_too_slow_is_named(script: Script) -> None:
+    suite = script("suite")
+    quick = {"ratio": 4.5, "published_ratio": 4.1}
+    assert suite.shortfalls({"exact": quick, "fast": {"ratio": 12.0, "published_ratio": 13.0}}) == []
+    # The faster of two views of one precision counts.
+    assert suite.shortfalls({"exact": {"ratio": 3.0, "published_ratio": 3.0}, "folded": quick}) == []
+    (line,) = suite.shortfalls({"exact": quick, "fast": {"ratio": 11.0, "published_ratio": 13.0}})
+    assert "11.00" in line and "plain way" in line
+    assert sum(suite.published(name) for name in suite_labels()) == pytest.approx(suite.PUBLISHED_TOTAL, abs=0.15)
+
+
+def suite_labels() -> list[str]:
+    return ["CA+", "CA-", "QA+", "QA-", "TMA", "ES", "LTM", "GTM", "GTT"]
+
+
+def test_images_are_counted_as_they_pass(script: Script) -> None:
+    engine = PGD(Ball(0.1), steps=3, step_size=0.05, random_start=False)
+    counting = script("suite").Counting(engine)
+    clean = torch.full((5, 2), 0.5)
+    value = Rowwise(lambda x: x.sum(dim=1))
+    assert torch.equal(counting(value, clean), engine(value, clean))
+    assert counting.images == 5 * 3 and counting.ball == engine.ball
+
+
+def test_scaling_runs(script: Script, tmp_path: Path) -> None:
+    assert script("scaling").main([*TINY, "--tiny", "--results", str(tmp_path)]) == 0
+    found = results(tmp_path, "scaling-resnet18")
+    rows = found["rows"]
+    assert {kind: list(sizes) for kind, sizes in rows.items()} == {
+        "batch": ["2", "4"],
+        "steps": ["1", "2"],
+        "gallery": ["100", "1000"],
+        "nearest": ["100", "1000"],
+        "members": ["1", "2"],
+    }
+    every = [row for sizes in rows.values() for row in sizes.values()]
+    assert all(row["ratio"] > 0 and row["mebibytes"] >= 0 and row["milliseconds"] > 0 for row in every)
+    assert rows["batch"]["4"]["fe"] == 4 * 2 * 2 and rows["members"]["2"]["fe"] == 2 * 4 * 2 * 2
+
+
+def test_the_plain_way_is_left_out_where_it_takes_too_long(script: Script, tmp_path: Path) -> None:
+    limited = ("--tiny", "--kinds", "gallery", "nearest", "--limit-seconds", "0", "--results", str(tmp_path))
+    assert script("scaling").main([*TINY, *limited]) == 0
+    for rows in results(tmp_path, "scaling-resnet18")["rows"].values():
+        # How long it takes is known from the size before, so the first is measured.
+        assert rows["100"]["ratio"] > 0 and rows["1000"]["ratio"] is None
+
+
+def test_training_steps_run(script: Script, tmp_path: Path) -> None:
+    sizes = ("--pairs", "4", "--steps", "2", "--tf32", "--rows", "plain", "hm_ics")
+    assert script("train_step").main([*TINY, *sizes, "--results", str(tmp_path)]) == 0
+    found = results(tmp_path, "train_step-resnet18")
+    assert set(found["rows"]["plain"]) == {"plain way", "plain way, TF32", "32-true exact"}
+    sides = found["rows"]["hm_ics"]
+    assert set(sides) == {"plain way", "plain way, TF32", "32-true exact", "32-true fast"}
+    assert all(is_full(side) and side["ratio"] > 0 for side in sides.values())
+    assert found["published_seconds"]["hm_ics"] == {"tf32_off": 0.887, "tf32_on": 0.759}
+
+
+class Passes:
+    """Counts the fe that a model is put through, by what each forward is for."""
+
+    def __init__(self, model: nn.Module, attack_backward: int) -> None:
+        self.fe, self.attack_backward = 0, attack_backward
+        model.register_forward_hook(self.count)
+
+    def count(self, model: nn.Module, inputs: tuple[Tensor, ...], _: Tensor) -> None:
+        backward = 2 if model.training else self.attack_backward
+        self.fe += len(inputs[0]) * (1 + (backward if torch.is_grad_enabled() else 0))
+
+
+@pytest.mark.parametrize("row", ["plain", "est", "act", "hm", "hm_ics", "madry"])
+def test_the_work_of_a_step_is_what_passes_through_the_network(row: str, script: Script, harness: ModuleType) -> None:
+    train_step = script("train_step")
+    torch.manual_seed(0)
+    images = torch.rand(8, 3, 32, 32)
+    batch = Batch(images, torch.arange(8) // 2, torch.arange(8))
+    ours, theirs = (harness.settled("resnet18", None, images) for _ in range(2))
+    passes = Passes(ours, attack_backward=1), Passes(theirs, attack_backward=2)
+    train_step.our_step(row, ours, batch, 3, "32-true", "exact")()
+    train_step.plain_way(row, theirs, batch, 3)()
+    assert passes[0].fe == train_step.work(row, 8, 3, weight_gradients=False)
+    assert passes[1].fe == train_step.work(row, 8, 3, weight_gradients=True)
+
+
+def test_the_work_of_a_hardness_step_by_hand(script: Script) -> None:
+    # 112 embedded; 168 in 8 steps of 2; 168 adversarial and 112 clean images trained on, 3 each.
+    assert script("train_step").work("hm_ics", 112, 8, weight_gradients=False) == 112 + 168 * 8 * 2 + 280 * 3
+
+
+def test_a_step_that_is_too_slow_is_named(script: Script) -> None:
+    shortfall = script("train_step").shortfall
+    sides = {"plain way": {"milliseconds": 900.0}, "a": {"milliseconds": 130.0}, "b": {"milliseconds": 120.0}}
+    assert shortfall({"hm_ics": sides}) is None and shortfall({}) is None
+    assert "130.0 ms" in shortfall({"hm_ics": {"plain way": {"milliseconds": 900.0}, "a": {"milliseconds": 130.0}}})
+
+
+def test_tf32_is_on_inside_alone(script: Script) -> None:
+    seen: list[tuple[str, bool]] = []
+
+    def note() -> None:
+        seen.append((torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32))
+
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    script("train_step").with_tf32(note)()
+    note()
+    assert seen == [("high", True), before]
+
+
+def test_scripts_find_the_timer_where_it_was(script: Script, harness: ModuleType) -> None:
+    pgd = script("pgd")
+    for name in ("RESULTS", "Loop", "measure", "ratio", "seconds"):
+        assert getattr(pgd, name) is getattr(harness, name)
