@@ -10,27 +10,23 @@ machine was busy, nothing is written and the exit code is 2. Exit code 1 where o
 import argparse
 import statistics
 import sys
-import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from harness import RESULTS, Loop, measure, parser, ratio, save, seconds
 from robustmetric.jobs.workers import describe
 from robustmetric.models.backbone import encoder
 from robustmetric.perturb.ball import Ball
 from robustmetric.perturb.pgd import PGD, frozen
-from robustmetric.records import context, write_json
+
+__all__ = ["RESULTS", "Loop", "measure", "ratio", "seconds"]
 
 ALLOWED = 1.1
 NOISE = 0.05
 """How far the control, which is the same code, may seem to differ; and how far below it our engine may seem."""
 RADIUS, STEP = 8 / 255, 1 / 255
-RESULTS = Path(__file__).parent / "results"
-
-Loop = Callable[[], Tensor]
 
 
 def bare(model: nn.Module, target: Tensor, clean: Tensor, steps: int) -> Loop:
@@ -82,52 +78,20 @@ def naive(model: nn.Module, target: Tensor, clean: Tensor, steps: int) -> Loop:
     return loop
 
 
-def seconds(loop: Loop, device: torch.device) -> float:
-    """How long one call takes, all of the device's work included."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    start = time.perf_counter()
-    loop()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - start
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    made = parser(__doc__, size=64, repeats=21)
+    made.add_argument("--batch", type=int, default=8)
+    made.add_argument("--steps", type=int, default=4)
+    made.add_argument("--threads", type=int, default=1, help="of the CPU; one is the least disturbed by others")
+    return made.parse_args(argv)
 
 
-def measure(loops: dict[str, Loop], device: torch.device, repeats: int) -> dict[str, list[float]]:
-    """Times of each loop, taken in turn so that a slower moment of the machine hits all of them."""
-    for loop in loops.values():
-        seconds(loop, device)
-    times: dict[str, list[float]] = {name: [] for name in loops}
-    for repeat in range(repeats):
-        # Every other round runs backwards: none always follows the same neighbour.
-        for name in list(loops)[:: 1 if repeat % 2 == 0 else -1]:
-            times[name].append(seconds(loops[name], device))
-    return times
-
-
-def ratio(times: dict[str, list[float]], name: str, reference: str) -> float:
-    """The median over rounds of one time over another of the same round."""
-    return statistics.median(a / b for a, b in zip(times[name], times[reference], strict=True))
-
-
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--architecture", default="resnet18")
-    parser.add_argument("--size", type=int, default=64, help="pixels of a side")
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--repeats", type=int, default=21)
-    parser.add_argument("--threads", type=int, default=1, help="of the CPU; one is the least disturbed by others")
-    return parser.parse_args()
-
-
-def main() -> int:
-    options = parse()
+def main(argv: list[str] | None = None) -> int:
+    options = parse(argv)
     device = torch.device(options.device)
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    model = encoder(options.architecture, dim=128).to(device).eval()
+    model = encoder(options.architecture, dim=128, weights=options.weights).to(device).eval()
     clean = torch.rand(options.batch, 3, options.size, options.size, device=device)
     with torch.no_grad():
         target = model(clean.flip(0))
@@ -144,20 +108,17 @@ def main() -> int:
     faster = ratio(times, "naive loop", "our engine")
     print(f"the naive loop takes {faster:.2f} times as long as our engine")
     figures: dict[str, Any] = {
-        "settings": vars(options),
         "milliseconds_per_step": {name: round(value, 3) for name, value in step.items()},
         "ratio_to_bare_network": {name: round(value, 4) for name, value in ratios.items()},
         "naive_over_ours": round(faster, 4),
         "allowed": ALLOWED,
-        "context": context(describe(device)),
     }
     # Both ways to compare two columns of times must agree that the control is the same code.
     control = (ratios["control"], step["control"] / step["bare network"])
     if max(abs(value - 1) for value in control) > NOISE or ratios["our engine"] < 1 - NOISE:
         print("the machine was busy: the same code took different times; run again when it is quiet")
         return 2
-    RESULTS.mkdir(exist_ok=True)
-    write_json(RESULTS / f"pgd-{device.type}.json", figures)
+    save("pgd", options, figures)
     if ratios["our engine"] > ALLOWED:
         print(f"our engine takes {ratios['our engine']:.2f} times the bare network; expected at most {ALLOWED}")
         return 1

@@ -9,20 +9,17 @@ are those of random images, so that no view works on a collapsed network. TF32 i
 
 import argparse
 import statistics
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 import reference
-from pgd import RESULTS, Loop, measure
+from harness import TITLES, Gauge, Loop, attack_work, columns, measure, parser, ratio, save, settled
 from robustmetric.jobs.workers import describe, full_precision
 from robustmetric.losses.triplet import hardness
-from robustmetric.models.backbone import encoder
 from robustmetric.perturb.ball import Ball
 from robustmetric.perturb.fast import fast_view
 from robustmetric.perturb.pgd import PGD, View, frozen, value_and_gradient
-from robustmetric.records import context, write_json
 
 RADIUS, STEP = 8 / 255, 1 / 255
 
@@ -30,16 +27,6 @@ RADIUS, STEP = 8 / 255, 1 / 255
 def height(z: Tensor) -> Tensor:
     """What is climbed: the hardness of each triplet."""
     return hardness(*z.chunk(3))
-
-
-def settled(architecture: str, weights: str | None, clean: Tensor) -> nn.Module:
-    """A network whose batch norms know the images."""
-    model = encoder(architecture, weights=weights).to(clean.device)
-    if weights is None:
-        with torch.no_grad():
-            for _ in range(20):
-                model(clean)
-    return model.eval()
 
 
 def engine_loop(model: nn.Module, clean: Tensor, steps: int, view: View) -> Loop:
@@ -70,53 +57,48 @@ def agreement(model: nn.Module, clean: Tensor, view: View) -> float:
     return float((exact.sign() == other.sign())[large].float().mean())
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--architecture", default="resnet18")
-    parser.add_argument("--weights", default=None, help="a file of ImageNet weights")
-    parser.add_argument("--size", type=int, default=224)
-    parser.add_argument("--batch", type=int, default=168)
-    parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--repeats", type=int, default=7)
-    return parser.parse_args()
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    made = parser(__doc__)
+    made.add_argument("--batch", type=int, default=168)
+    made.add_argument("--steps", type=int, default=8)
+    return made.parse_args(argv)
 
 
 @full_precision()
-def main() -> None:
-    options = parse()
+def main(argv: list[str] | None = None) -> None:
+    options = parse(argv)
     device = torch.device(options.device)
     torch.manual_seed(0)
     torch.backends.cudnn.benchmark = True
     clean = torch.rand(options.batch, 3, options.size, options.size, device=device)
     model = settled(options.architecture, options.weights, clean)
+    gauge = Gauge.of(model, clean[0])
     views: tuple[View, ...] = ("exact", "fast", "compiled") if device.type == "cuda" else ("exact", "fast")
     loops = {"plain way": plain_loop(model, clean, options.steps)}
     loops |= {view: engine_loop(model, clean, options.steps, view) for view in views}
     times = measure(loops, device, options.repeats)
-    moved = {name: loop().detach() for name, loop in loops.items()}
+    moved = {name: loop() for name, loop in loops.items()}
     with torch.no_grad():
+        before = float(height(model(clean)).mean())
         reached = {name: float(height(model(x)).mean()) for name, x in moved.items()}
     rows = {}
     print(f"{options.architecture}, {options.batch} x {options.size} px, {options.steps} steps, {describe(device)}")
-    print(f"{'':<12}{'ms':>9}{'faster':>8}{'hardness':>10}{'signs':>8}")
+    print(f"{'':<12}{TITLES}{'faster':>8}{'hardness':>10}{'signs':>8}")
     for name, values in times.items():
-        milliseconds = 1000 * statistics.median(values)
-        faster = statistics.median(a / b for a, b in zip(times["plain way"], values, strict=True))
-        signs = agreement(model, clean, name) if name in views else 1.0  # type: ignore[arg-type]  # a view, as tested
-        rows[name] = {"milliseconds": milliseconds, "faster": faster, "hardness": reached[name], "signs": signs}
-        print(f"{name:<12}{milliseconds:>9.1f}{faster:>8.2f}{reached[name]:>10.4f}{signs:>8.3f}")
-    with torch.no_grad():
-        before = float(height(model(clean)).mean())
+        fe = attack_work(options.batch, options.steps, weight_gradients=name == "plain way")
+        row = gauge.figures(statistics.median(values), fe, options.batch)
+        row["faster"] = ratio(times, "plain way", name)
+        row["hardness"] = reached[name]
+        row["signs"] = agreement(model, clean, name) if name in views else 1.0
+        rows[name] = row
+        print(f"{name:<12}{columns(row)}{row['faster']:>8.2f}{row['hardness']:>10.4f}{row['signs']:>8.3f}")
     figures = {
-        "settings": {**vars(options), "weights": options.weights is not None},
+        "measured": gauge.settings(),
         "hardness_before": before,
         "views": rows,
         "batch_norms_folded": fast_view(model).folded,
-        "context": context(describe(device)),
     }
-    RESULTS.mkdir(exist_ok=True)
-    write_json(Path(RESULTS) / f"views-{options.architecture}-{device.type}.json", figures)
+    save(f"views-{options.architecture}", options, figures)
 
 
 if __name__ == "__main__":
