@@ -251,7 +251,8 @@ def main(argv: list[str] | None = None) -> int:
         row: dict(zip(("tf32_off", "tf32_on"), PUBLISHED[row], strict=True)) for row in rows if row in PUBLISHED
     }
     figures = {"measured": gauge.settings(), "rows": rows, "published_seconds": published, "expected_seconds": EXPECTED}
-    save(f"train_step-{options.architecture}", options, figures)
+    way = "-compiled" if options.compile_update else ""
+    save(f"train_step-{options.architecture}{way}", options, figures)
     if is_h200(device) and (options.pairs, options.size, options.steps) == SIZES and (failure := shortfall(rows)):
         print(failure)
         return 1
