@@ -1,4 +1,4 @@
-"""Hardness manipulation: worked on a line, compared with a plain loop on digits, and its memory of the last loss."""
+"""Hardness manipulation: worked on a line, and compared with a plain loop on digits."""
 
 import inspect
 from typing import Any
@@ -33,17 +33,6 @@ def quarters(steps: int = 8, radius: float = 9.0) -> Watched:
 
 def still_start(radius: float = 0.2, steps: int = 6, step_size: float = 0.05) -> Watched:
     return Watched(PGD(Ball(radius), steps=steps, step_size=step_size, random_start=False))
-
-
-class Seen(Destination):
-    """A fixed goal that keeps what it was shown."""
-
-    def __init__(self, value: float) -> None:
-        self.value, self.losses = value, list[list[float]]()
-
-    def __call__(self, moment: Moment) -> Tensor:
-        self.losses.append(moment.last_loss.tolist())
-        return torch.full_like(moment.last_loss, self.value)
 
 
 def precise(pairs_per_class: int = 2) -> tuple[Encoder, Batch]:
@@ -199,83 +188,6 @@ def test_a_structure_term_is_given_the_embeddings_it_names(triplet: tuple[str, .
     torch.testing.assert_close(terms["structure"], structure(named))
 
 
-def test_the_last_loss_starts_high_and_is_the_adversarial_loss_without_structure() -> None:
-    seen = Seen(-1.0)
-    # The triplets reach -1 and -0.5, as above; the structure term, of the clean ones with margin 9, is far larger.
-    structure = Structure(weight=1.0, margin=9.0, triplet=("a", "p", "n"))
-    defence = HardnessManipulation(Hardest(), seen, quarters(), margin=1.5, structure=structure)
-    assert defence.last_loss.tolist() == [2.0]
-    terms = defence(nn.Identity(), LINE, seeded())
-    assert terms["structure"].item() == pytest.approx((9 - 2 + 9 - 1.5) / 2)
-    defence(nn.Identity(), LINE, seeded())
-    assert defence.last_loss.tolist() == [0.75] and not defence.last_loss.requires_grad
-    assert seen.losses == [[2.0, 2.0], [0.75, 0.75]], "one per triplet"
-
-
-def in_groups(points: list[float], labels: list[int]) -> Batch:
-    return Batch(torch.tensor(points)[:, None], torch.tensor(labels), torch.arange(len(points)))
-
-
-def test_groups_mine_and_remember_each_for_itself_also_where_uneven() -> None:
-    # Three pairs and two. Hardness: 1 - 3, 0.5 - 2, 1 - 2 | 1 - 4, 2 - 3; no step is taken. Margin 3 gives the losses.
-    points = [0.0, 1.0, 3.0, 3.5, 5.0, 6.0, 0.0, 1.0, 4.0, 6.0]
-    batch = in_groups(points, [0, 0, 1, 1, 0, 0, 0, 0, 1, 1])
-    seen = Seen(-9.0)
-    defence = HardnessManipulation(Hardest(), seen, quarters(steps=0), margin=3.0, groups=2)
-    assert defence.last_loss.tolist() == [2.0, 2.0]
-    terms = defence(nn.Identity(), batch, seeded())
-    # Anchor 5 has its positive at 6 and its nearest negative at 3.5: 1 - 1.5.
-    first, second = (1 + 1.5 + 2.5) / 3, (0 + 2) / 2
-    assert defence.last_loss.tolist() == pytest.approx([first, second])
-    assert terms["triplet"].item() == pytest.approx((first + second) / 2), "the mean of means, not of all"
-    defence(nn.Identity(), batch, seeded())
-    assert seen.losses[1] == pytest.approx([first] * 3 + [second] * 2)
-
-
-def test_a_last_batch_with_fewer_pairs_than_groups_is_trained_on() -> None:
-    defence = HardnessManipulation(Random(), Gradual(), quarters(), groups=3)
-    terms = defence(nn.Identity(), LINE, seeded())
-    assert terms["triplet"].isfinite()
-    assert defence.last_loss[2] == 2.0, "a group that had no pair remembers what it knew"
-    assert (defence.last_loss[:2] != 2.0).all()
-
-
-def test_the_last_loss_survives_save_and_load_and_decides_the_next_step() -> None:
-    model, batch = encoder(), paired_batch()
-
-    def defence() -> HardnessManipulation:
-        return HardnessManipulation(SoftHard(), Gradual(), still_start(), groups=2)
-
-    first = defence()
-    first(model, batch, seeded(1))
-    other, fresh = defence(), defence()
-    other.load_state_dict(first.state_dict())
-    assert torch.equal(other.last_loss, first.last_loss) and len(first.last_loss.unique()) == 2
-    # Below the margin, so that the goal is another one than at the start.
-    for one in (first, other):
-        one.last_loss.mul_(0.1)
-        one(model, batch, seeded(2))
-    fresh(model, batch, seeded(2))
-    assert torch.equal(first.measures["goal"], other.measures["goal"])
-    assert fresh.measures["goal"].item() == pytest.approx(-0.2) and first.measures["goal"] > -0.19
-
-
-def test_the_goal_of_a_training_rises_as_the_loss_falls() -> None:
-    model, batch = encoder(), paired_batch(4)
-    defence = HardnessManipulation(SoftHard(), Gradual(), still_start(0.05, steps=2, step_size=0.02))
-    optimiser, goals, losses = torch.optim.Adam(model.parameters(), lr=5e-3), [], []
-    for step in range(60):
-        loss = defence(model, batch, seeded(step))["triplet"]
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-        goals.append(defence.measures["goal"].item())
-        losses.append(loss.item())
-    assert goals[0] == pytest.approx(-0.2) and goals[-1] > -0.1
-    # The goal of a step is minus the loss of the one before, cut at the margin.
-    assert goals[1:] == pytest.approx([-min(loss, 0.2) for loss in losses[:-1]], abs=1e-6)
-
-
 def test_gradients_reach_every_parameter_after_the_climb_only() -> None:
     model = encoder()
     terms = HardnessManipulation(SoftHard(), Gradual(), pgd(0.1), structure=Structure(margin=1.0))(
@@ -285,48 +197,6 @@ def test_gradients_reach_every_parameter_after_the_climb_only() -> None:
     for term in terms.values():
         gradients = torch.autograd.grad(term, list(model.parameters()), retain_graph=True)
         assert all(gradient.isfinite().all() and gradient.abs().sum() > 0 for gradient in gradients)
-
-
-def one_class() -> Batch:
-    batch = paired_batch()
-    return Batch(batch.inputs, torch.zeros_like(batch.labels), batch.index)
-
-
-def copies() -> Batch:
-    """Every image the same: all distances are 0."""
-    batch = paired_batch()
-    return Batch(batch.inputs[:1].expand(len(batch), -1, -1, -1).clone(), batch.labels, batch.index)
-
-
-def twins() -> Batch:
-    """The partner is the anchor's own image: d(a,p) = 0."""
-    batch = paired_batch()
-    return Batch(batch.inputs[0::2].repeat_interleave(2, dim=0), batch.labels, batch.index)
-
-
-@pytest.mark.parametrize("make", [one_class, copies, twins])
-@pytest.mark.parametrize("miner", MINERS)
-def test_a_batch_without_negatives_or_of_copies_gives_numbers(make: Any, miner: Miner) -> None:
-    for destination, groups in ((Gradual(), 1), (Mined(Random()), 2), (Fixed(2.0), 1)):
-        attack, model = still_start(), encoder()
-        defence = HardnessManipulation(miner, destination, attack, structure=Structure(), groups=groups)
-        sum(defence(model, make(), seeded()).values()).backward()
-        assert all(image.isfinite().all() for image in attack.moved)
-        assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
-        assert defence.last_loss.isfinite().all()
-        assert all(figure.isfinite() for figure in defence.measures.values())
-
-
-def test_an_encoder_without_unit_length_is_manipulated_in_its_own_units() -> None:
-    trunk = encoder().trunk
-    attack, batch = still_start(), paired_batch()
-    defence = HardnessManipulation(Hardest(), Fixed(2.0), attack)
-    terms = defence(trunk, batch, seeded())
-    assert terms["triplet"].isfinite() and defence.measures["after"] > defence.measures["before"]
-    zeros = nn.Sequential(nn.Flatten(), nn.Linear(64, 6))
-    for parameter in zeros.parameters():
-        nn.init.zeros_(parameter)
-    assert defence(zeros, batch, seeded())["triplet"].item() == pytest.approx(0.2), "all in one point: the margin"
 
 
 def build(**changes: Any) -> None:

@@ -38,7 +38,8 @@ class HardnessManipulation(Defence):
         super().__init__()
         require(destination, Destination, "destination")
         require(attack, Engine, "attack")
-        require(structure or Structure(), Structure, "structure")
+        if structure is not None:
+            require(structure, Structure, "structure")
         check_mining(source, margin, groups)
         self.source, self.destination, self.attack = source, destination, attack
         self.margin, self.structure, self.groups = margin, structure, groups
