@@ -2,9 +2,9 @@
 
     python benchmarks/active.py RUN --device cuda [--batches 20] [--view fast]
 
-RUN is a run folder of a recipe with the defence `hm`. Batches of its training data are attacked with the goals that the
-defence has at its last loss, by the rows that still move and by all rows. The passes of the training itself, per epoch,
-are in the run's results.jsonl, beside the hardness before and after the attack, and are copied here.
+RUN is a run folder of a recipe with the defence `hm`. Batches of its training data are attacked with the goals of the
+last epoch's mean loss, by the rows that still move and by all rows. The passes of the training itself, per epoch, are
+in the run's results.jsonl, beside the hardness before and after the attack, and are copied here.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from harness import RESULTS, save, seconds
 from robustmetric import records
 from robustmetric.attacks.base import Engine
+from robustmetric.data.sampler import Pairs
 from robustmetric.defences.hardness import HardnessManipulation
 from robustmetric.jobs import assemble
 from robustmetric.jobs.feed import Feed
@@ -29,7 +30,7 @@ from robustmetric.perturb.ball import Ball
 from robustmetric.perturb.pgd import PGD, Rowwise, View
 from robustmetric.types import Batch, Inputs, Value
 
-CURVES = ("before", "goal", "after", "passes")
+CURVES = ("before", "goal", "after", "passes", "triplet")
 
 
 @dataclass
@@ -48,16 +49,21 @@ class AllRows:
 
 
 def load(run: str, device: torch.device) -> tuple[assemble.Plan, Feed]:
-    """The plan of a run, with the weights and the defence's state that training ended with."""
+    """The plan of a run, with the weights it ended with and the mean loss of its last epoch."""
     folder = RunFolder(Path(run))
     plan, dataset = assemble.load_plan(folder.read_recipe(), run)
     if not isinstance(plan.defence, HardnessManipulation):
         raise SystemExit(f"{run} was trained with {type(plan.defence).__name__}; expected the defence hm")
-    saved = folder.load_state(device)
-    plan.model.load_state_dict(saved["model"])
-    plan.defence.load_state_dict(saved["defence"])
+    folder.load_weights(plan.model)
     plan.model.to(device).train()
+    plan.defence.to(device).last_loss.fill_(curves(run)[-1]["triplet"])
     return plan, Feed(dataset.train, device)
+
+
+def curves(run: str) -> list[dict[str, float]]:
+    """What the training noted, epoch by epoch."""
+    found = [record for record in records.read(RunFolder(Path(run)).results) if record.kind == "train"]
+    return [{key: record.scores[key] for key in CURVES} for record in found]
 
 
 def attack(defence: HardnessManipulation, model: nn.Module, batch: Batch, last_loss: Tensor) -> None:
@@ -72,6 +78,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     made.add_argument("run")
     made.add_argument("--device", default="cpu")
     made.add_argument("--batches", type=int, default=20)
+    made.add_argument("--pairs", type=int, default=None, help="instead of the recipe's")
     made.add_argument("--view", choices=("exact", "fast"), default="fast")
     made.add_argument("--results", type=Path, default=RESULTS)
     return made.parse_args(argv)
@@ -82,6 +89,7 @@ def main(argv: list[str] | None = None) -> int:
     device = torch.device(options.device)
     torch.backends.cudnn.benchmark = device.type == "cuda"
     plan, feed = load(options.run, device)
+    sampler = plan.sampler if options.pairs is None else Pairs(2 * options.pairs)
     defence = plan.defence
     assert isinstance(defence, HardnessManipulation) and isinstance(defence.attack, PGD)
     view: View = options.view
@@ -90,7 +98,7 @@ def main(argv: list[str] | None = None) -> int:
     ways: dict[str, Engine] = {"active": defence.attack, "all rows": AllRows(defence.attack)}
     last_loss = defence.last_loss.clone()
     figures: dict[str, dict[str, list[float]]] = {name: {} for name in ways}
-    rows = list(plan.sampler.batches(feed.labels, 0, plan.seed))[: options.batches + 1]
+    rows = list(sampler.batches(feed.labels, 0, plan.seed))[: options.batches + 1]
     for number, positions in enumerate(rows):
         batch = feed.batch(positions, plan.augment, generator(device, plan.seed, number))
         for name, engine in ways.items():
@@ -103,11 +111,7 @@ def main(argv: list[str] | None = None) -> int:
     means = {way: {key: statistics.mean(values) for key, values in found.items()} for way, found in figures.items()}
     for way, found in means.items():
         print(f"{way:<10}" + "".join(f"{key:>14} {value:.4f}" for key, value in found.items()))
-    epochs = [
-        {key: record.scores[key] for key in CURVES}
-        for record in records.read(RunFolder(Path(options.run)).results)
-        if record.kind == "train" and "passes" in record.scores
-    ]
+    epochs = curves(options.run)
     mean_passes = statistics.mean(epoch["passes"] for epoch in epochs)
     print(f"training: {mean_passes:.2f} passes per image on average over {len(epochs)} epochs, of {steps}")
     options.run = Path(options.run).name

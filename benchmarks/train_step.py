@@ -205,6 +205,28 @@ def table(row: str, networks: dict[str, nn.Module], batch: Batch, gauge: Gauge, 
     return sides
 
 
+def sides_of(model: nn.Module, options: argparse.Namespace) -> dict[str, nn.Module]:
+    """A network of its own for each of our sides: a view is compiled for the first shape it sees, and no other."""
+    sides: dict[str, nn.Module] = {"plain way": model}
+    for precision in options.precisions:
+        for view in options.views:
+            network = copy.deepcopy(model).to(memory_format=torch.channels_last)
+            if options.compile_update and view == "compiled":
+                network.compile(dynamic=False)
+            sides[f"{precision} {view}"] = network
+    return sides
+
+
+def store(rows: dict[str, Sides], gauge: Gauge, options: argparse.Namespace) -> None:
+    """What is measured so far, into the results."""
+    published = {
+        row: dict(zip(("tf32_off", "tf32_on"), PUBLISHED[row], strict=True)) for row in rows if row in PUBLISHED
+    }
+    figures = {"measured": gauge.settings(), "rows": rows, "published_seconds": published, "expected_seconds": EXPECTED}
+    way = "-compiled" if options.compile_update else ""
+    save(f"train_step-{options.architecture}{way}", options, figures)
+
+
 def show(row: str, sides: Sides) -> None:
     for name, side in sides.items():
         published = " / ".join(f"{1000 * value:.0f}" for value in PUBLISHED.get(row, ()))
@@ -231,28 +253,15 @@ def main(argv: list[str] | None = None) -> int:
     batch = Batch(images, torch.arange(len(images), device=device) // 2, torch.arange(len(images), device=device))
     model = network(options, images)
     gauge = Gauge.of(model.eval(), images[0])
-    # One network per side for all defences: a compiled view is made once.
-    networks: dict[str, nn.Module] = {"plain way": model}
-    for precision in options.precisions:
-        for view in options.views:
-            network_of_side = copy.deepcopy(model).to(memory_format=torch.channels_last)
-            if options.compile_update and view == "compiled":
-                network_of_side.compile(dynamic=False)
-            networks[f"{precision} {view}"] = network_of_side
     print(
         f"{options.architecture}, {options.pairs} pairs, {options.size} px, {options.steps} passes, {describe(device)}"
     )
     print(f"{'':<30}{TITLES}{'ratio':>8}{'published ms':>14}")
     rows = {}
     for row in options.rows:
-        rows[row] = table(row, networks, batch, gauge, options)
+        rows[row] = table(row, sides_of(model, options), batch, gauge, options)
         show(row, rows[row])
-    published = {
-        row: dict(zip(("tf32_off", "tf32_on"), PUBLISHED[row], strict=True)) for row in rows if row in PUBLISHED
-    }
-    figures = {"measured": gauge.settings(), "rows": rows, "published_seconds": published, "expected_seconds": EXPECTED}
-    way = "-compiled" if options.compile_update else ""
-    save(f"train_step-{options.architecture}{way}", options, figures)
+        store(rows, gauge, options)
     if is_h200(device) and (options.pairs, options.size, options.steps) == SIZES and (failure := shortfall(rows)):
         print(failure)
         return 1

@@ -107,6 +107,8 @@ def fit(
             for values in _epoch(fabric, plan, module, optimizer, feed, state, saver, stop):
                 bar.advance(note=_note(epoch, plan.epochs, values, state))
                 settle()
+                # Kernels are tuned for the shapes of the first step; to try them for every later one takes minutes.
+                torch.backends.cudnn.benchmark = False
             if log is not None:
                 log.epoch(state)
             state = replace(State(), epoch=epoch + 1)
