@@ -16,11 +16,11 @@ from robustmetric.types import Embeddings, Inputs
 
 Run = Literal["auto", "loop", "streams", "stacked"]
 
-AUTO: dict[str, Run] = {"cuda": "streams"}
+AUTO: dict[str, Run] = {}
 """What "auto" stands for on each type of device; elsewhere "loop". `benchmarks/ensembles.py` compares them.
 
-On a GPU, members overlap wherever one alone does not fill it. On a CPU the loop is the fastest for each of Mahalanobis,
-C2F2, MobileNetV2 and ResNet-18: stacking copies the weights at every call and makes grouped convolutions of the others.
+On a CPU the loop is the fastest for each of Mahalanobis, C2F2, MobileNetV2 and ResNet-18: stacking copies the weights
+at every call and makes grouped convolutions of the others. On a GPU nothing has been measured yet.
 """
 
 
