@@ -23,7 +23,9 @@ def images(count: int, seed: int = 0) -> Tensor:
 def gradient(function: object, x: Tensor) -> tuple[Tensor, Tensor]:
     x = x.detach().requires_grad_()
     y = function(x)  # type: ignore[operator]
-    return y.detach(), torch.autograd.grad(y.square().sum(), x)[0]
+    # A fixed direction: the square of a vector of unit length has no gradient.
+    direction = torch.linspace(-1, 1, y.shape[1], device=x.device)
+    return y.detach(), torch.autograd.grad((y @ direction).sum(), x)[0]
 
 
 def test_replays_equal_the_network_for_several_shapes() -> None:
@@ -33,14 +35,49 @@ def test_replays_equal_the_network_for_several_shapes() -> None:
         x = images(count, seed=count)
         for ours, theirs in zip(gradient(lambda x: recorder(net, x), x), gradient(net, x), strict=True):
             torch.testing.assert_close(ours, theirs)
-    assert set(recorder.recordings) == {images(count).shape for count in (2, 4, 6)}
+    assert {key[0] for key in recorder.recordings} == {images(count).shape for count in (2, 4, 6)}
+
+
+def test_a_backward_pass_after_a_replay_of_another_shape_is_still_right() -> None:
+    net, recorder = network(), Recorder()
+    net(images(1))
+    for count in (4, 2):  # both recorded before they are mixed
+        gradient(lambda x: recorder(net, x), images(count))
+    direction = torch.linspace(-1, 1, 5, device="cuda")
+    first, second = images(4, seed=1).requires_grad_(), images(2, seed=2).requires_grad_()
+    total = (recorder(net, first) @ direction).sum() + (recorder(net, second) @ direction).sum()
+    found = torch.autograd.grad(total, [first, second])
+    for ours, x in zip(found, (first, second), strict=True):
+        torch.testing.assert_close(ours, gradient(net, x)[1])
+
+
+def test_a_second_backward_pass_of_one_replay_is_right_too() -> None:
+    net, recorder = network(), Recorder()
+    net(images(1))
+    direction = torch.linspace(-1, 1, 5, device="cuda")
+    x = images(4).requires_grad_()
+    value = (recorder(net, x) @ direction).sum()
+    (once,) = torch.autograd.grad(value, x, retain_graph=True)
+    (twice,) = torch.autograd.grad(value, x)
+    torch.testing.assert_close(once, gradient(net, x)[1])
+    torch.testing.assert_close(twice, once)
+
+
+def test_precisions_are_recorded_apart() -> None:
+    net, recorder = network(), Recorder()
+    net(images(1))
+    for allowed in (True, False, True):
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=allowed):
+            gradient(lambda x: recorder(net, x), images(4))
+    assert len(recorder.recordings) == 2
 
 
 def test_a_backward_pass_after_another_replay_is_still_right() -> None:
     net, recorder = network(), Recorder()
     net(images(1))
     first, second = images(4, seed=1).requires_grad_(), images(4, seed=2).requires_grad_()
-    total = recorder(net, first).square().sum() + recorder(net, second).square().sum()
+    direction = torch.linspace(-1, 1, 5, device="cuda")
+    total = (recorder(net, first) @ direction).sum() + (recorder(net, second) @ direction).sum()
     for ours, theirs in zip(
         torch.autograd.grad(total, [first, second]), [gradient(net, first)[1], gradient(net, second)[1]], strict=True
     ):
@@ -65,9 +102,10 @@ def test_the_fast_view_records_a_shape_it_has_seen_before_and_follows_the_model(
     for _ in range(3):
         gradient(view, x)
     assert view._recorder is not None and len(view._recorder.recordings) == 1
-    for parameter in model.parameters():
-        parameter.data.mul_(1.1)
+    before = view(x).detach()
+    next(model.parameters()).data.neg_()
     view.refresh()
+    assert (view(x).detach() - before).abs().max() > 0.05, "or stale weights would pass"
     eager.refresh()
     for ours, theirs in zip(gradient(view, x), gradient(eager, x), strict=True):
         torch.testing.assert_close(ours, theirs, atol=2e-2, rtol=2e-2)

@@ -97,5 +97,6 @@ class Tally:
         host = torch.empty((), dtype=number.dtype, pin_memory=True)
         host.copy_(number, non_blocking=True)
         copied = torch.cuda.Event()
-        copied.record()
+        # The number's own device, which need not be the current one.
+        copied.record(torch.cuda.current_stream(number.device))
         return host, copied

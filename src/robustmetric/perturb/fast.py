@@ -30,7 +30,7 @@ class FastView:
     the convolution before it where torch.fx can follow the model, which is exact up to rounding. `dtype` None is
     bfloat16 on a GPU and float32 elsewhere; an Encoder's pixel normalisation and unit length stay in fp32.
     `channels_last` also rewrites layers (perturb/rewrite.py). On a GPU, a shape seen twice is recorded as a CUDA graph.
-    `compiled` compiles forward and input gradient of the first shape; what fails, the view says and goes on without.
+    `compiled` compiles forward and input gradient of the largest batch; what fails, the view says and goes on without.
     `folded` counts the batch norms folded away.
     """
 
@@ -45,6 +45,7 @@ class FastView:
     ) -> None:
         self._compiled: Callable[[Tensor], Tensor] | None
         self._recorder: Recorder | None
+        self._largest: int
         self.fold, self.dtype, self.channels_last, self.compiled = fold, dtype, channels_last, compiled
         # Weak, so that a cache of views does not keep its models alive.
         self._model = weakref.ref(model)
@@ -60,23 +61,31 @@ class FastView:
             try:
                 return self._fastest(x)
             except Exception as error:
-                # Eager first: what is the input's fault raises here, as it would from the model.
-                embeddings = self._shadow(x)
-                self._give_up(error)
-                return embeddings
+                # Without its traceback, which would hold the memory that the eager call may need.
+                failure = error.with_traceback(None)
+            # Eager before giving up: what is the input's fault raises here, as it would from the model.
+            embeddings = self._shadow(x)
+            self._give_up(failure)
+            return embeddings
 
     def _fastest(self, x: Inputs) -> Embeddings:
-        """Recorded where this shape has been seen before, compiled where it was the first."""
+        """Recorded where this shape has been seen before, compiled where no larger batch has."""
         self._seen[x.shape] += 1
-        network = self._network(x.shape)
+        network = self._network(x)
         if self._recorder is None or not x.is_cuda or self._seen[x.shape] < 2:
             return network(x)
         return self._recorder(network, x)
 
-    def _network(self, shape: torch.Size) -> Callable[[Tensor], Tensor]:
-        """The compiled shadow for the first shape seen: compiling takes long, and most work is of one shape."""
-        first = next(iter(self._seen)) == shape
-        return self._compiled if self._compiled is not None and first else self._shadow
+    def _network(self, x: Inputs) -> Callable[[Tensor], Tensor]:
+        """The compiled shadow for the largest batch seen: compiling takes long, and most work is of that size."""
+        if self._compiled is None or len(x) < self._largest:
+            return self._shadow
+        if len(x) > self._largest:
+            # The gradient is compiled when it is first asked for: here, so that a failure is met here.
+            probe = x.detach().requires_grad_()
+            torch.autograd.grad(self._compiled(probe).sum(), probe)
+            self._largest = len(x)
+        return self._compiled
 
     def _give_up(self, error: Exception) -> None:
         """Go on without what failed."""
@@ -130,6 +139,7 @@ class FastView:
         self._shadow: nn.Module = shadow if owners else Cast(shadow, self._dtype(shadow), self.channels_last)
         self._compiled = _compile(self._shadow) if self.compiled else None
         self._seen: Counter[torch.Size] = Counter()
+        self._largest = 0
         self._recorder = Recorder()
 
     def _dtype(self, region: nn.Module) -> torch.dtype:
@@ -184,6 +194,8 @@ def folded_view(model: nn.Module) -> FastView | None:
                 view = fast_view(model, dtype=torch.float32, channels_last=depthwise)
             if view.folded:
                 return view
+        except torch.OutOfMemoryError:
+            raise
         except (TypeError, RuntimeError, AttributeError):  # whatever a model makes of being copied
             pass
         _unfoldable.add(model)

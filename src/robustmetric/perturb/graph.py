@@ -5,21 +5,24 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 WARM_UP = 3
 """Runs before recording: libraries choose their kernels in the first ones."""
 
 
 class Recorder:
-    """Replays of a network's forward pass and input gradient, one recording per shape.
+    """Replays of a network's forward pass and input gradient, one recording per shape and precision of fp32 products.
 
     Recordings share memory, so a later replay may overwrite what an earlier one left for its backward pass: such a
     backward pass first replays its own forward pass again. Weights are read at replay: change them in place.
     """
 
     def __init__(self) -> None:
-        self.recordings: dict[torch.Size, Recording] = {}
+        self.recordings: dict[tuple[object, ...], Recording] = {}
         self.pool: Any = None
+        self.stream: torch.cuda.Stream | None = None
+        """One for all: memory freed on a stream is reused on that stream alone."""
         self.tried = False
         """Whether anything was recorded, or failed to be."""
         self.last: object = None
@@ -27,22 +30,26 @@ class Recorder:
 
     def __call__(self, network: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """`network(x)`; the network must be the same each time a shape comes."""
-        if x.shape not in self.recordings:
+        # TF32 is a matter of the kernels recorded, not of the replay.
+        key = x.shape, torch.backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
+        if key not in self.recordings:
             self.tried = True
             self.pool = self.pool or torch.cuda.graph_pool_handle()
-            self.recordings[x.shape] = Recording(network, x, self.pool)
+            self.stream = self.stream or torch.cuda.Stream(x.device)
+            self.recordings[key] = Recording(network, x, self.pool, self.stream)
             self.last = None
-        return _Replay.apply(x, self, self.recordings[x.shape])
+        return _Replay.apply(x, self, self.recordings[key])
 
 
 class Recording:
     """The two graphs of one shape, and the tensors they read and write."""
 
-    def __init__(self, network: Callable[[Tensor], Tensor], example: Tensor, pool: Any) -> None:
+    def __init__(
+        self, network: Callable[[Tensor], Tensor], example: Tensor, pool: Any, side: torch.cuda.Stream
+    ) -> None:
         self.x = example.detach().clone().requires_grad_()
         self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         # Recording wants a stream of its own; what was launched before must be done on it first.
-        side = torch.cuda.Stream(example.device)
         side.wait_stream(torch.cuda.current_stream(example.device))
         with torch.cuda.stream(side), torch.enable_grad():
             for _ in range(WARM_UP):
@@ -73,11 +80,13 @@ class _Replay(torch.autograd.Function):
         return recording.run(x).clone()
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (x,) = ctx.saved_tensors
         if ctx.recorder.last is not ctx:
-            (x,) = ctx.saved_tensors
             ctx.recording.run(x)
-            ctx.recorder.last = ctx
         ctx.recording.dz.copy_(gradients[0])
         ctx.recording.backward.replay()
+        # The backward pass reuses the memory of the values it has read.
+        ctx.recorder.last = None
         return ctx.recording.dx.clone(), None, None

@@ -17,7 +17,7 @@ class Pointwise(nn.Conv2d):
         pixels = x.permute(0, 2, 3, 1)
         # In two dimensions the product takes the bias in; in four it may be added afterwards.
         y = F.linear(pixels.reshape(-1, x.shape[1]), self.weight.flatten(1), self.bias)
-        return y.view(*pixels.shape[:3], -1).permute(0, 3, 1, 2)
+        return y.view(*pixels.shape[:3], self.out_channels).permute(0, 3, 1, 2)
 
 
 class Stem(nn.Conv2d):
