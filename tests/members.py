@@ -14,7 +14,9 @@ import pytest
 import torch
 from torch import nn
 
-from robustmetric.attacks.base import Engine
+from robustmetric.attacks.base import Attack, Engine
+from robustmetric.attacks.candidate import Candidate
+from robustmetric.attacks.embedding_shift import EmbeddingShift
 from robustmetric.catalogue import CATALOGUE
 from robustmetric.defences.destinations import Destination, Gradual, Mined
 from robustmetric.defences.structure import Structure
@@ -43,6 +45,8 @@ def engine(radius: float = 0.1, steps: int = 3, **settings: Any) -> PGD:
 ALTERNATIVES = [("a", "a~", "p~"), ("p", "p~", "a"), ("a", "a~", "n~"), ("a", "p", "n"), ("a", "p", "n~")]
 """To the structure term's (a, a~, p)."""
 
+BOTH_MODES: list[dict[str, Callable[[], Any]]] = [{}, {"mode": lambda: "compat"}]
+
 ARGUMENTS: dict[str, list[dict[str, Callable[[], Any]]]] = {
     "convnet": [{"side": lambda: 8, "kernel": lambda: 3, "hidden": lambda: 16, "dim": lambda: DIM}],
     "backbone": [{"dim": lambda: DIM}],
@@ -54,12 +58,24 @@ ARGUMENTS: dict[str, list[dict[str, Callable[[], Any]]]] = {
     "centre_crop": [{"size": lambda: 8}],
     "random_resized_crop": [{"size": lambda: 8}],
     "aspect_centre_crop": [{"size": lambda: 8, "resize": lambda: 10}],
+    "nes": [{"samples": lambda: 10}],
+    "square": [{"ball": lambda: Ball(0.1), "queries": lambda: 20}],
+    "transfer": [{"surrogate": lambda: "runs/other"}],
     "pairs": [{"batch": lambda: 8}],
     "balanced": [{"batch": lambda: 8}],
+    **dict.fromkeys(("candidate", "query", "embedding_shift", "targeted_mismatch"), BOTH_MODES),
+    **dict.fromkeys(("learn_to_misrank", "top1_misranking", "top1_translocation"), BOTH_MODES),
+    # Of two neighbours among 200 items the smallest radius already swaps any pair: these come from anywhere.
+    "order": [{"pool": lambda: 0.9}, {"pool": lambda: 0.9, "mode": lambda: "compat"}, {"items": lambda: 5}],
+    # The published strictness is for thousands of items: of 200, one place lost costs so much that nothing else counts.
+    # In mode compat the balance is that of the batch, so a row's value is not its own.
+    "spqa": [{"strictness": lambda: 100.0}],
+    "spfoa": [{"strictness": lambda: 100.0}, {"strictness": lambda: 100.0, "items": lambda: 5}],
     "fixed": [{"value": lambda: -0.1}, {"value": lambda: 2.0}],
     "gradual": [{}, {"power": lambda: 2.0}, {"power": lambda: 0.5}, {"cap": lambda: 2.2}],
     "ics": [{}, *({"triplet": lambda names=names: names} for names in ALTERNATIVES)],
     "hm": [{}, {"structure": Structure}],
+    "minmax": [{}, {"clean_anchor": lambda: True}],
 }
 """By member: sets of arguments to build it with, where its own defaults are large or its signature does not say."""
 
@@ -79,7 +95,9 @@ BY_NAME: dict[str, list[Callable[[], Any]]] = {
 
 BY_TYPE: dict[object, list[Callable[[], Any]]] = {
     MetricLoss: [lambda: Triplet(Hardest()), lambda: ProxyAnchor(CLASSES, DIM)],
+    Attack: [EmbeddingShift, lambda: Candidate("up")],
     Engine: [engine],
+    PGD: [engine],
     Miner: [Random, Hardest],
     Destination: [Gradual, lambda: Mined(SemiHard())],
     Ball: [lambda: Ball(0.1), lambda: Ball(0.5, norm="l2")],

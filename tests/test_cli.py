@@ -12,7 +12,7 @@ from commands import PARTS, Command, environment
 from robustmetric import recipe
 from robustmetric.errors import InputError
 
-COMMANDS = ["train", "evaluate", "report", "demo", "list", "export"]
+COMMANDS = ["train", "evaluate", "report", "ledger", "demo", "list", "export"]
 Pictures = Callable[..., Path]
 
 

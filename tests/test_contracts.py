@@ -67,6 +67,7 @@ KINDS = {
     "miners",
     "perturbations",
     "attacks",
+    "black_box",
     "defences",
     "destinations",
     "structures",
@@ -240,9 +241,28 @@ def test_attack_is_scored_on_eight_bit_images_one_number_per_query(name: str, ar
             assert score.shape == (len(arena.batch),) and score.isfinite().all()
 
 
+@members("black_box")
+def test_black_box_attack_is_not_climbed_by_gradients_of_its_target(name: str, arena: Arena) -> None:
+    for attack in built("black_box", name):
+        assert isinstance(attack, Attack) and attack.role == attack.attack.role
+        with pytest.raises(InputError, match="expected"):
+            run(attack, engine(), arena.model, arena.batch, arena.gallery, seeded())
+
+
 # --- defences -------------------------------------------------------------------------------------------------------
 
-IS_PLAIN_AT_RADIUS_ZERO = {"plain": True, "madry": True, "est": True, "act": True, "hm": True}
+IS_PLAIN_AT_RADIUS_ZERO = {
+    "plain": True,
+    "madry": True,
+    "est": True,
+    "rest": True,
+    "ses": True,
+    "act": True,
+    "minmax": True,
+    "hm": True,
+    "free_hm": True,
+    "ca_tride": True,
+}
 """By defence: whether the paper says that radius 0 is ordinary training."""
 
 
@@ -253,6 +273,8 @@ def plain_loss(parts: dict[str, Any]) -> MetricLoss:
 
 def still(argument: Any) -> Any:
     """The same part with nothing to perturb by."""
+    if isinstance(argument, Ball):
+        return Ball(0.0)
     return engine(0.0) if isinstance(argument, Engine) else argument
 
 
@@ -488,6 +510,7 @@ NOT_SCORES = {
     "rank_metrics": "the metrics above, from one ranking",
     "cluster_metrics": "the metrics above, from one k-means",
     "without_positives": "a mask",
+    "linear_probe": "a classifier: the order decides which half of a class it is fitted on",
     "roc": "a curve",
     "ers": "a mean of attack scores: embeddings play no part",
     "ers_per_query": "the same, per query",

@@ -1,5 +1,6 @@
 """Every recipe and suite we ship builds, and its header says what it is and how to run it."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -34,10 +35,16 @@ def test_every_part_of_a_recipe_builds_without_its_data(name: str) -> None:
         if key in spec:
             assert isinstance(recipe.build(spec[key], NAMES, f"{where}.{key}"), Transform)
     assert isinstance(spec["epochs"], int) and spec["epochs"] > 0
-    assert load_suite(spec.get("suite", "ers224")).trials
+    assert spec.get("suite", "ers224") in SUITES
 
 
-@pytest.mark.parametrize("name", RECIPES)
+def models() -> list[str]:
+    """One recipe for each model there is: to build MobileNetV2 once for each of eighty rows would take a minute."""
+    first = {json.dumps(resolve(name, [])[0]["model"], sort_keys=True): name for name in reversed(RECIPES)}
+    return sorted(first.values())
+
+
+@pytest.mark.parametrize("name", models())
 def test_the_model_of_a_recipe_builds_with_weights_to_be_found_elsewhere(name: str) -> None:
     spec, where = resolve(name, [])
     model = dict(spec["model"])

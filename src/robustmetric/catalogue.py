@@ -53,6 +53,8 @@ CATALOGUE: dict[str, dict[str, str]] = {
     "perturbations": {
         "ball": "robustmetric.perturb.ball.Ball",
         "pgd": "robustmetric.perturb.pgd.PGD",
+        "nes": "robustmetric.perturb.gradient_free.NES",
+        "square": "robustmetric.perturb.gradient_free.Square",
     },
     "attacks": {
         "embedding_shift": "robustmetric.attacks.embedding_shift.EmbeddingShift",
@@ -62,13 +64,25 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "learn_to_misrank": "robustmetric.attacks.misrank.LearnToMisrank",
         "top1_misranking": "robustmetric.attacks.top1.TopOneMisranking",
         "top1_translocation": "robustmetric.attacks.top1.TopOneTranslocation",
+        "order": "robustmetric.attacks.order.Order",
+        "spqa": "robustmetric.attacks.semantics.SemanticsPreservingQuery",
+        "spfoa": "robustmetric.attacks.semantics.SemanticsPreservingOrder",
+    },
+    "black_box": {
+        "rank_only": "robustmetric.attacks.rank_only.RankOnly",
+        "transfer": "robustmetric.attacks.transfer.Transfer",
     },
     "defences": {
         "plain": "robustmetric.defences.plain.Plain",
         "madry": "robustmetric.defences.madry.Madry",
         "est": "robustmetric.defences.est.EmbeddingShiftedTriplet",
+        "rest": "robustmetric.defences.rest.RevisedShiftedTriplet",
+        "ses": "robustmetric.defences.ses.SuppressedShift",
         "act": "robustmetric.defences.act.AntiCollapseTriplet",
+        "minmax": "robustmetric.defences.minmax.MinMax",
         "hm": "robustmetric.defences.hardness.HardnessManipulation",
+        "free_hm": "robustmetric.defences.free.FreeHardness",
+        "ca_tride": "robustmetric.defences.ca_tride.CollapseAwareTriplet",
     },
     "destinations": {
         "mined": "robustmetric.defences.destinations.Mined",

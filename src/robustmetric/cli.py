@@ -7,14 +7,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from robustmetric.errors import InputError, nearest
-
-if TYPE_CHECKING:
-    from robustmetric.jobs.workers import Hardware
 
 app = typer.Typer(
     help="Train, attack, certify and compare metric-learning models under adversarial perturbation.",
@@ -49,6 +46,7 @@ def train(
     skip_unreadable: Annotated[bool, typer.Option(help="Leave unreadable images out, and count them.")] = False,
     tensorboard: Annotated[bool, typer.Option(help="Also log to TensorBoard (extra).")] = False,
     fast: Annotated[bool, typer.Option("--fast", help="On a GPU: bfloat16, compiled attacks and updates.")] = False,
+    keep_going: Annotated[bool, typer.Option("--keep-going", help="Do not stop when the model collapses.")] = False,
     devices: Devices = "1",
     accelerator: Accelerator = "auto",
     nodes: Nodes = 1,
@@ -61,20 +59,22 @@ def train(
     """
     from robustmetric.jobs import assemble
     from robustmetric.jobs import train as job
+    from robustmetric.jobs.origin import differing
     from robustmetric.jobs.target import skipping
     from robustmetric.jobs.workers import Hardware, leads
 
     if skip_unreadable:
         skipping(assemble.resolve(recipe, overrides or [])[0], recipe)
     changes = [*(overrides or []), *(["data.skip_unreadable=true"] if skip_unreadable else [])]
+    changes += ["on_collapse=continue"] if keep_going else []
     hardware = Hardware(accelerator, devices, nodes, precision, strategy)
     if fast:
-        changes, hardware = job.hurry(changes, hardware)
+        changes, hardware = hurry(changes, hardware)
     try:
         folder = job.train(recipe, changes, out, resume=resume, hardware=hardware, tensorboard=tensorboard)
     except job.Interrupted as stopped:
         if leads():
-            words = [recipe, *changes, "--out", str(stopped), *_differing(hardware), "--resume"]
+            words = [recipe, *changes, "--out", str(stopped), *differing(hardware), "--resume"]
             typer.echo(f"stopped; the state is saved. Go on with: robustmetric train {shlex.join(words)}", err=True)
         raise typer.Exit(130) from None
     if leads():
@@ -92,6 +92,7 @@ def evaluate(
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Where results go; default: the run folder.")] = None,
     radius: Annotated[str | None, typer.Option(help="One radius for every attack: 8/255.")] = None,
+    mode: Annotated[list[str] | None, typer.Option(help="fixed, compat; default: as the suite says.")] = None,
     queries: Annotated[int | None, typer.Option(help="Use this many queries, drawn with the seed.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the attacks' targets and starts.")] = 0,
     batch: Annotated[int, typer.Option(help="Images attacked at a time.")] = 128,
@@ -118,6 +119,7 @@ def evaluate(
             data=data,
             out=out,
             radius=_number(radius),
+            modes=mode,
             queries=queries,
             seed=seed,
             batch_size=batch,
@@ -142,6 +144,31 @@ def report(
     from robustmetric.report.page import write_page
 
     typer.echo(write_page(runs, out))
+
+
+@app.command()
+def ledger(
+    runs: Annotated[list[Path] | None, typer.Argument(help="Evaluated run folders.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the rows: results/cub.")] = None,
+    table: Annotated[
+        Path | None, typer.Option(help="Print results/<data> beside what is published, as Markdown.")
+    ] = None,
+) -> None:
+    """Turn evaluated runs into rows of the ledger, one JSON file each, or print a table of them.
+
+    Example: [bold]robustmetric ledger runs/cub-mobilenet_v2-act-seed0 -o results/cub[/bold]
+    """
+    if table is not None and not runs and out is None:
+        from robustmetric.report.comparison import comparison
+
+        typer.echo(comparison(table))
+        return
+    if not runs or out is None or table is not None:
+        raise InputError("expected run folders and -o results/<data>, or --table results/<data> alone")
+    from robustmetric.jobs.ledger import write_rows
+
+    for path in write_rows(runs, out):
+        typer.echo(path)
 
 
 @app.command()
@@ -210,14 +237,6 @@ def _number(text: str | None) -> float | None:
     if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
         raise InputError(f"radius {text!r} is not a distance; expected a number >= 0, such as 8/255")
     return float(value)
-
-
-def _differing(hardware: "Hardware") -> list[str]:
-    """The options that ask for other hardware than the default."""
-    from robustmetric.jobs.workers import Hardware
-
-    given, usual = vars(hardware), vars(Hardware())
-    return [word for key in given if given[key] != usual[key] for word in (f"--{key}", str(given[key]))]
 
 
 @contextmanager

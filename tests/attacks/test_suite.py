@@ -14,6 +14,7 @@ from robustmetric.errors import InputError
 from robustmetric.models.convnet import ConvNet
 from robustmetric.models.encoder import Encoder
 from robustmetric.perturb.ball import Ball
+from robustmetric.perturb.gradient_free import Square
 from robustmetric.perturb.pgd import PGD
 
 
@@ -57,9 +58,53 @@ def test_a_gallery_of_thirty_images_finishes_the_ten_numbers() -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = Encoder(ConvNet(side=8, kernel=3, widths=(4, 8), hidden=16, dim=8))
-    scores = {name: value for r in evaluate(model, images, labels, suite="ers224") for name, value in r.scores.items()}
-    assert {"CA+", "CA-", "QA+", "QA-", "TMA", "ES:D", "ES:R", "LTM", "GTM", "GTT"} <= set(scores)
-    assert all(math.isfinite(value) for value in scores.values())
+    records = evaluate(model, images, labels, suite="ers224")
+    for mode in ("fixed", "compat"):
+        scores = {name: value for r in records if r.settings.get("mode") == mode for name, value in r.scores.items()}
+        assert set(scores) == {"CA+", "CA-", "QA+", "QA-", "TMA", "ES:D", "ES:R", "LTM", "GTM", "GTT", "ERS"}
+        assert all(math.isfinite(value) for value in scores.values())
+
+
+def test_a_trial_in_another_mode_keeps_all_else() -> None:
+    moved = trial().in_mode("compat")
+    assert moved.attack == EmbeddingShift(mode="compat") and moved.mode == "compat" and trial().mode == "fixed"
+    assert (moved.label, moved.engine) == (trial().label, trial().engine)
+    assert moved.settings() == {**trial().settings(), "mode": "compat"}
+    assert trial().in_mode("fixed") == trial() == moved.in_mode("fixed")
+
+
+def test_a_suite_runs_every_trial_in_one_mode_and_then_in_the_next() -> None:
+    trials = [trial(), Trial("CA+", Candidate("up"), trial().engine)]
+    found = [(t.label, t.mode) for t in Suite("mine", trials, ("fixed", "compat")).runs()]
+    assert found == [("ES", "fixed"), ("CA+", "fixed"), ("ES", "compat"), ("CA+", "compat")]
+    own = Suite("mine", [trials[0], trials[1].in_mode("compat")])
+    assert [t.mode for t in own.runs()] == ["fixed", "compat"]
+    assert Suite("mine", trials, ("compat",)).at(0.02).modes == ("compat",)
+    both = Suite("mine", [trials[0], trials[0].in_mode("compat")])
+    assert [t.mode for t in both.at(0.02).runs()] == ["fixed", "compat"]
+
+
+def test_an_attack_without_modes_has_no_compat() -> None:
+    class Own:
+        role = "query"
+
+        def choose(self, clean, batch, gallery, generator):  # type: ignore[no-untyped-def]  # never called
+            return {}
+
+        value = score = choose
+
+    own = Trial("own", Own(), trial().engine)
+    assert own.in_mode("fixed") is own
+    with pytest.raises(InputError, match=r"trial 'own'.* has no mode 'compat'; leave it out of `modes`"):
+        own.in_mode("compat")
+
+
+def test_an_engine_without_steps_is_a_trial_too() -> None:
+    square = Trial("ES", EmbeddingShift(), Square(Ball(0.1), queries=7))
+    assert square.at(0.05).engine == Square(Ball(0.05), queries=7)
+    settings = square.settings()
+    assert (settings["engine"], settings["questions_per_image"], settings["radius"]) == ("Square", 7, 0.1)
+    assert "queries" not in settings, "which are the images attacked"
 
 
 def test_settings_are_plain_values_that_tell_trials_apart() -> None:
@@ -74,4 +119,5 @@ def test_settings_are_plain_values_that_tell_trials_apart() -> None:
         "restarts": 1,
         "keep": "best",
         "attack": "EmbeddingShift()",
+        "mode": "fixed",
     }

@@ -1,11 +1,13 @@
 """A small real encoder, a paired batch of real digits, and an engine that can be watched."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from robustmetric.data.digits import Digits
+from robustmetric.defences.base import Defence
 from robustmetric.models.convnet import ConvNet
 from robustmetric.models.encoder import Encoder
 from robustmetric.perturb.ball import Ball
@@ -14,6 +16,8 @@ from robustmetric.types import Batch, Value
 
 DIM = 6
 CLASSES = 5
+# With the nearest negatives: (0, 1, 3) of hardness 1 - 3 = -2, and (3, 3.5, 1) of hardness 0.5 - 2 = -1.5.
+LINE = Batch(torch.tensor([[0.0], [1.0], [3.0], [3.5]]), torch.tensor([0, 0, 1, 1]), torch.arange(4))
 
 
 def encoder(seed: int = 0) -> Encoder:
@@ -57,3 +61,14 @@ def pgd(radius: float, steps: int = 6) -> PGD:
 
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+def quarters(steps: int, **settings: Any) -> Watched:
+    """Steps of 0.25, which floats hold exactly, from a clean start."""
+    ball = Ball(9.0, bounds=(-9.0, 9.0))
+    return Watched(PGD(ball, **{"steps": steps, "step_size": 0.25, "random_start": False, **settings}))
+
+
+def figures(defence: Defence) -> dict[str, float]:
+    """What the last step noted."""
+    return {name: figure.item() for name, figure in defence.measures.items()}

@@ -129,6 +129,31 @@ def test_gradients_reach_every_parameter_after_the_climb_only() -> None:
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
 
 
+def test_the_best_iterate_is_kept_for_each_pair_of_images() -> None:
+    # Steps of 0.3 each from a distance of 2: 1.4, 0.8, 0.2, 0.4, 0.2, 0.4; and of 2.5: 1.9, 1.3, 0.7, 0.1, 0.5, 0.1.
+    distances = {}
+    for keep in ("last", "best"):
+        ball = Ball(9.0, bounds=(-9.0, 9.0))
+        attack = Watched(PGD(ball, steps=5, step_size=0.3, random_start=False, keep=keep))
+        AntiCollapseTriplet(Hardest(), attack)(nn.Identity(), LINE, seeded())
+        p, n = attack.moved[0].chunk(2)
+        distances[keep] = (p - n).abs().flatten().tolist()
+    assert distances["last"] == pytest.approx([0.2, 0.5], abs=1e-5)
+    assert distances["best"] == pytest.approx([0.2, 0.1], abs=1e-5)
+
+
+@pytest.mark.parametrize("keep", ["last", "best"])
+def test_restarts_bring_each_pair_no_less_near(keep: str) -> None:
+    after = []
+    for restarts in (1, 4):
+        attack = Watched(PGD(Ball(0.05), steps=2, step_size=0.02, restarts=restarts, keep=keep))
+        terms = AntiCollapseTriplet(Hardest(), attack)(encoder(), paired_batch(4), seeded(1))
+        assert terms["triplet"].isfinite() and len(attack.moved[0]) == 2 * len(attack.after[0])
+        after.append(attack.after[0])
+    # The first start is the same: the others can only improve on it.
+    assert (after[1] >= after[0] - 1e-6).all() and (after[1] > after[0] + 1e-5).any()
+
+
 def build(**changes: Any) -> None:
     """Unwrapped: the type checker that runs in tests only would refuse the value first."""
     kind = AntiCollapseTriplet

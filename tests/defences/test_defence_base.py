@@ -3,7 +3,8 @@
 import inspect
 
 import pytest
-from small import pgd
+import torch
+from small import LINE, figures, pgd
 
 from robustmetric.defences.base import Defence
 from robustmetric.defences.est import EmbeddingShiftedTriplet
@@ -11,6 +12,7 @@ from robustmetric.defences.madry import Madry
 from robustmetric.defences.plain import Plain
 from robustmetric.errors import InputError
 from robustmetric.losses.triplet import Triplet
+from robustmetric.types import Triplets
 
 
 def build(kind: type[Defence], **parts: object) -> None:
@@ -34,3 +36,17 @@ def test_an_attack_that_does_not_climb_is_refused(kind: type[Defence]) -> None:
         build(kind, loss=Triplet(), attack="pgd")
     with pytest.raises(InputError, match="attack: Triplet is not of the kind Engine"):
         build(kind, loss=Triplet(), attack=Triplet())
+
+
+def test_the_hardness_of_triplets_is_noted_before_and_after() -> None:
+    defence, z = Plain(Triplet()), LINE.inputs.clone().requires_grad_()
+    defence.note_triplets(None, z, z)
+    assert defence.measures == {}
+    triplets = Triplets(torch.tensor([0, 2]), torch.tensor([1, 3]), torch.tensor([2, 1]))
+    defence.note_triplets(triplets, z, 2 * z)
+    assert figures(defence) == {"before": -1.75, "after": -3.5}
+    assert not any(figure.requires_grad for figure in defence.measures.values())
+
+
+def test_a_defence_outside_a_training_is_at_full_strength() -> None:
+    assert Plain(Triplet()).progress == 1

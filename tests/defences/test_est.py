@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from small import CLASSES, DIM, Watched, encoder, paired_batch, pgd, seeded
+from small import CLASSES, DIM, LINE, Watched, encoder, figures, paired_batch, pgd, quarters, seeded
+from torch import nn
 
 from robustmetric.defences.est import EmbeddingShiftedTriplet
 from robustmetric.defences.plain import Plain
@@ -57,3 +58,24 @@ def test_gradients_reach_every_parameter_and_the_proxies_after_the_climb_only() 
     sum(terms.values()).backward()
     for parameter in (*model.parameters(), *defence.parameters()):
         assert parameter.grad is not None and parameter.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_two_triplets_on_a_line_are_mined_after_the_move_and_noted_before_and_after(seed: int) -> None:
+    attack = quarters(steps=1)
+    defence = EmbeddingShiftedTriplet(Triplet(Hardest(), margin=3.0), attack)
+    terms = defence(nn.Identity(), LINE, seeded(seed))
+    # All go 0.25 one way or the other, which leaves 1 (p) and 3 (the other anchor) the nearest negatives.
+    a, p, b, q = attack.moved[0].flatten().tolist()
+    assert [abs(a), abs(p - 1), abs(b - 3), abs(q - 3.5)] == [0.25] * 4
+    first, second = abs(a - p) - abs(a - min(b, q)), abs(b - q) - abs(b - p)
+    assert terms["metric"].item() == pytest.approx((first + second) / 2 + 3)
+    # 0.5 apart, they may have changed places: then the first anchor's negative was at 3.5.
+    before = ((1 - 3 if b <= q else 1 - 3.5) - 1.5) / 2
+    assert figures(defence) == pytest.approx({"before": before, "after": (first + second) / 2})
+
+
+def test_a_loss_without_triplets_notes_no_hardness() -> None:
+    defence = EmbeddingShiftedTriplet(ProxyAnchor(CLASSES, DIM), pgd(0.1))
+    defence(encoder(), paired_batch(), seeded())
+    assert defence.measures == {}

@@ -1,6 +1,7 @@
 """Hardness manipulation: worked on a line, and compared with a plain loop on digits."""
 
 import inspect
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -197,6 +198,45 @@ def test_gradients_reach_every_parameter_after_the_climb_only() -> None:
     for term in terms.values():
         gradients = torch.autograd.grad(term, list(model.parameters()), retain_graph=True)
         assert all(gradient.isfinite().all() and gradient.abs().sum() > 0 for gradient in gradients)
+
+
+@pytest.mark.parametrize("source", MINERS, ids=lambda miner: type(miner).__name__)
+@pytest.mark.parametrize("destination", MINERS, ids=lambda miner: type(miner).__name__)
+def test_all_pairs_of_miners_take_a_step_towards_their_goal(source: Miner, destination: Miner) -> None:
+    attack, model, batch = still_start(0.05, steps=4, step_size=0.01), encoder(), paired_batch(4)
+    defence = HardnessManipulation(source, Mined(destination), attack)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = [p.detach().clone() for p in model.parameters()]
+    defence(model, batch, seeded())["triplet"].backward()
+    optimiser.step()
+    assert all(
+        not torch.equal(p, old) and p.isfinite().all() for p, old in zip(model.parameters(), before, strict=True)
+    )
+    if source == destination:
+        assert not attack.moved
+        return
+    # What is climbed is minus the squared shortfall: 0 where the goal was reached at the start.
+    short = attack.before[0] < 0
+    assert (attack.after[0] >= attack.before[0]).all() and (attack.after[0] > attack.before[0])[short].all()
+
+
+@pytest.mark.parametrize("keep", ["last", "best"])
+def test_a_triplet_is_kept_whole_whichever_iterate_is_kept(keep: str) -> None:
+    attack = Watched(replace(quarters().engine, keep=keep))
+    HardnessManipulation(Hardest(), Fixed(-1.0), attack)(nn.Identity(), LINE, seeded())
+    assert attack.moved[0].flatten().tolist() == [0, 2.75, 1.5, 3.75, 2.5, 1.25]
+
+
+@pytest.mark.parametrize("keep", ["last", "best"])
+def test_restarts_leave_no_triplet_further_from_its_goal(keep: str) -> None:
+    after = []
+    for restarts in (1, 4):
+        attack = Watched(PGD(Ball(0.05), steps=2, step_size=0.02, restarts=restarts, keep=keep))
+        HardnessManipulation(Hardest(), Fixed(2.0), attack)(encoder(), paired_batch(4), seeded(1))
+        assert len(attack.moved[0]) == 3 * len(attack.after[0])
+        after.append(attack.after[0])
+    # The first start is the same: the others can only improve on it.
+    assert (after[1] >= after[0] - 1e-6).all() and (after[1] > after[0] + 1e-5).any()
 
 
 def build(**changes: Any) -> None:

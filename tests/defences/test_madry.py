@@ -2,12 +2,13 @@
 
 import pytest
 import torch
-from small import CLASSES, DIM, Watched, encoder, paired_batch, pgd, seeded
-from torch import Tensor
+from small import CLASSES, DIM, LINE, Watched, encoder, figures, paired_batch, pgd, quarters, seeded
+from torch import Tensor, nn
 
 from robustmetric.defences.madry import Madry
 from robustmetric.defences.plain import Plain
 from robustmetric.errors import InputError
+from robustmetric.losses.adapter import PytorchMetricLearning
 from robustmetric.losses.base import MetricLoss
 from robustmetric.losses.mining import Hardest
 from robustmetric.losses.proxy_anchor import ProxyAnchor
@@ -80,3 +81,60 @@ def test_gradients_reach_every_parameter_and_the_proxies_after_the_climb_only() 
     sum(terms.values()).backward()
     for parameter in (*model.parameters(), *defence.parameters()):
         assert parameter.grad is not None and parameter.grad.abs().sum() > 0
+
+
+def test_two_triplets_on_a_line_and_their_hardness_before_and_after() -> None:
+    attack = quarters(steps=1)
+    defence = Madry(Triplet(Hardest(), margin=3.0), attack)
+    terms = defence(nn.Identity(), LINE, seeded())
+    # (0, 1, 3) and (3, 3.5, 1) share images. dL/dx: 0: -1 + 1; 1: +1 of its own pair, +1 as a negative left of 3;
+    # 3: -1 as a negative of 0, -1 - 1 as an anchor; 3.5: +1. So 0, 1.25, 2.75, 3.75.
+    assert attack.moved[0].flatten().tolist() == [0, 1.25, 2.75, 3.75]
+    # 1.25 - 2.75 and 1 - 1.5.
+    assert figures(defence) == {"before": -1.75, "after": -1}
+    assert terms["adversarial"].item() == 2
+
+
+LOSSES = {
+    "proxy anchor": lambda: ProxyAnchor(CLASSES, DIM),
+    "multi-similarity": lambda: PytorchMetricLearning("MultiSimilarityLoss"),
+    "contrastive": lambda: PytorchMetricLearning("ContrastiveLoss"),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_other_losses_are_raised_by_the_attack_and_fall_in_training(name: str) -> None:
+    model, batch, attack = encoder(), paired_batch(4), Watched(pgd(0.05, steps=3))
+    defence = Madry(LOSSES[name](), attack, clean_share=0.5)
+    optimiser = torch.optim.Adam([*model.parameters(), *defence.parameters()], lr=5e-3)
+    losses = []
+    for step in range(60):
+        optimiser.zero_grad()
+        loss = torch.stack(list(defence(model, batch, seeded(step)).values())).sum()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert attack.after[0][0] > attack.before[0][0] and attack.after[-1][0] > attack.before[-1][0]
+    assert losses[-1] < 0.8 * losses[0], losses
+    assert defence.measures == {}
+
+
+def test_triplets_of_the_librarys_miners_are_chosen_once_too() -> None:
+    attack, model, batch = Watched(pgd(0.2)), encoder(), paired_batch()
+    loss = PytorchMetricLearning("TripletMarginLoss", miner="TripletMarginMiner", miner_arguments={"margin": 0.1})
+    defence = Madry(loss, attack)
+    terms = defence(model, batch, seeded())
+    triplets = loss.mine(model(batch.inputs).detach(), batch.labels)
+    assert triplets is not None and len(triplets.anchor) > 0
+    torch.testing.assert_close(terms["adversarial"], loss(model(attack.moved[0]), batch.labels, triplets))
+    assert attack.after[0][0] > attack.before[0][0] and figures(defence)["after"] > figures(defence)["before"]
+
+
+def test_a_miner_that_finds_nothing_or_pairs_leaves_nothing_to_note() -> None:
+    nothing = PytorchMetricLearning("TripletMarginLoss", miner="TripletMarginMiner", miner_arguments={"margin": -9.0})
+    pairs = PytorchMetricLearning("MultiSimilarityLoss", miner="MultiSimilarityMiner")
+    for loss in (nothing, pairs):
+        defence = Madry(loss, pgd(0.1))
+        terms = defence(encoder(), paired_batch(), seeded())
+        assert terms["adversarial"].isfinite() and defence.measures == {}
+    assert pairs.mine(encoder()(paired_batch().inputs), paired_batch().labels) is None

@@ -1,15 +1,23 @@
 """Defences with the fast view of the model: the same method, computed faster."""
 
 import inspect
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
 
 from robustmetric.defences.base import Defence
+from robustmetric.defences.ca_tride import CollapseAwareTriplet
+from robustmetric.defences.destinations import Gradual
 from robustmetric.defences.est import EmbeddingShiftedTriplet
+from robustmetric.defences.free import FreeHardness
 from robustmetric.defences.madry import Madry
+from robustmetric.defences.minmax import MinMax
+from robustmetric.defences.rest import RevisedShiftedTriplet
+from robustmetric.defences.ses import SuppressedShift
 from robustmetric.errors import InputError
+from robustmetric.losses.mining import Random
 from robustmetric.losses.triplet import Triplet
 from robustmetric.models.encoder import Encoder
 from robustmetric.perturb.ball import Ball
@@ -33,11 +41,23 @@ def batch() -> Batch:
     return Batch(torch.rand(8, 1, 8, 8), torch.tensor([0, 0, 1, 1, 2, 2, 3, 3]), torch.arange(8))
 
 
-@pytest.mark.parametrize("make", [EmbeddingShiftedTriplet, Madry])
-def test_the_fast_view_gives_the_terms_of_the_exact_one(make: type[Defence]):
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: EmbeddingShiftedTriplet(Triplet(), ATTACK),
+        lambda: Madry(Triplet(), ATTACK),
+        lambda: SuppressedShift(Triplet(), ATTACK),
+        lambda: RevisedShiftedTriplet(Random(), ATTACK),
+        lambda: MinMax(Random(), ATTACK),
+        lambda: MinMax(Random(), ATTACK, clean_anchor=True),
+        lambda: CollapseAwareTriplet(Random(), ATTACK),
+        lambda: FreeHardness(Random(), Gradual(), ATTACK.ball, step_size=0.05),
+    ],
+)
+def test_the_fast_view_gives_the_terms_of_the_exact_one(make: Callable[[], Defence]):
     terms = {}
     for view in ("exact", "fast"):
-        model, defence = encoder(), make(Triplet(), ATTACK)
+        model, defence = encoder(), make()
         defence.view = view
         found = defence(model, batch(), torch.Generator().manual_seed(0))
         terms[view] = {name: float(value.detach()) for name, value in found.items()}

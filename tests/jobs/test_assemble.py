@@ -102,11 +102,29 @@ def test_a_suite_scales_the_step_with_each_radius(tmp_path: Path) -> None:
     assert [(t.engine.ball.radius, t.engine.step_size) for t in moved.trials] == [(0.2, pytest.approx(0.2))]
 
 
+def test_a_suite_runs_in_the_modes_of_its_file_or_in_those_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(SUITE + "modes: [fixed, compat]\nattacks:\n  ES: {attack: {name: embedding_shift}}\n")
+    assert [t.mode for t in load_suite(str(path)).runs()] == ["fixed", "compat"]
+    assert [t.mode for t in load_suite(str(path), modes=["compat"]).runs()] == ["compat"]
+    assert [t.mode for t in load_suite(str(path), 0.2).runs()] == ["fixed", "compat"]
+    assert [t.mode for t in load_suite(str(path)).trials] == ["fixed"], "one trial, whatever the modes"
+    assert load_suite("ers224").modes == load_suite("ers28").modes == ("fixed", "compat")
+    assert load_suite("demo").modes == ()
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         (SUITE, "a suite needs 'attacks'"),
         ("attacks: {ES: {attack: {name: embedding_shift}}}", "a suite needs 'engine'"),
+        (SUITE + "modes: compat\nattacks: {ES: {attack: {name: embedding_shift}}}", "modes 'compat' are not a list"),
+        (SUITE + "modes: [fixed, fixed]\nattacks: {ES: {attack: {name: embedding_shift}}}", "list of different modes"),
+        (SUITE + "modes: [compact]\nattacks: {ES: {attack: {name: embedding_shift}}}", "did you mean 'compat'"),
+        (
+            SUITE + "modes: [compat]\nattacks: {ES: {attack: {name: own_parts.Boom}}}",
+            "s.yaml: trial 'ES'.*has no mode 'compat'",
+        ),
         (SUITE + "atacks: {}", "'atacks' is not a setting of a suite; did you mean 'attacks'"),
         (SUITE + "attacks: {ES: {name: embedding_shift}}", "'name' is not known"),
         (SUITE + "attacks: {ES: embedding_shift}", "attacks.ES: expected a mapping with 'attack'"),
@@ -121,7 +139,7 @@ def test_a_suite_scales_the_step_with_each_radius(tmp_path: Path) -> None:
         (SUITE + "attacks: {ES: {attack: {name: embedding_shfit}}}", "did you mean 'embedding_shift'"),
     ],
 )
-def test_a_suite_at_fault_says_where(tmp_path: Path, text: str, message: str) -> None:
+def test_a_suite_at_fault_says_where(tmp_path: Path, command: Command, text: str, message: str) -> None:
     path = tmp_path / "s.yaml"
     path.write_text(text)
     with pytest.raises(InputError, match=message):

@@ -334,3 +334,24 @@ def test_a_fast_evaluation_says_what_it_changed(run: Path, suite: Path, command:
         # On a CPU the fast view is fp32 too, and this model has no batch norm to fold: nothing changes.
         assert record.settings["precision"] == "fp32"
         assert record.context["fast_minus_fp32"] == dict.fromkeys(record.scores, 0.0)
+
+
+def test_a_transferred_attack_climbs_on_the_surrogate_of_a_run_folder(
+    run: Path, trained: Path, command: Command, tmp_path: Path
+) -> None:
+    suite = tmp_path / "moved.yaml"
+    suite.write_text(
+        "engine: {name: pgd, ball: {name: ball, radius: 0.2}, steps: 4, step_size: 0.1, random_start: false}\n"
+        "attacks:\n"
+        "  GTM: {attack: {name: top1_misranking}}\n"
+        f"  GTM from itself: {{attack: {{name: transfer, attack: {{name: top1_misranking}}, surrogate: {trained}}}}}\n"
+    )
+    first = command("evaluate", run, suite, "--queries", 50)
+    assert first.code == 0, first.err
+    white, moved = (r for r in records.read(run / "results.jsonl") if r.kind == "attack")
+    # The surrogate has the target's own weights: what moves it moves the target as far.
+    assert moved.settings["surrogate_weights"] == white.settings["weights"]
+    assert moved.scores == pytest.approx(white.scores, abs=1e-3)
+    before = lines(run)
+    assert command("evaluate", run, suite, "--queries", 50).code == 0
+    assert lines(run) == before

@@ -17,7 +17,8 @@ from safetensors.torch import load_file
 from commands import Command, finish, start
 from robustmetric import recipe, records
 from robustmetric.errors import InputError
-from robustmetric.jobs.train import compiled_updates, hurry, train
+from robustmetric.jobs.hurry import compiled_updates, hurry
+from robustmetric.jobs.train import train
 from robustmetric.jobs.workers import Hardware
 
 QUICK = "defence.attack.steps=2"

@@ -93,6 +93,18 @@ def test_the_interval_is_the_normal_one_for_many_values() -> None:
         assert high == pytest.approx(float(values.mean()) + half, abs=0.08 * half)
 
 
+def test_the_interval_of_a_weighted_mean() -> None:
+    values = torch.randn(400, generator=torch.Generator().manual_seed(0))
+    even = torch.full((400,), 0.3)
+    assert bootstrap(values, weights=even) == pytest.approx(bootstrap(values))
+    # Weight on the second half alone: its own mean, from half as many queries.
+    second = (torch.arange(400) >= 200).float()
+    half = 1.96 * float(values[200:].std()) / 200**0.5
+    low, high = bootstrap(values, samples=4000, weights=second)
+    assert low == pytest.approx(float(values[200:].mean()) - half, abs=0.15 * half)
+    assert high == pytest.approx(float(values[200:].mean()) + half, abs=0.15 * half)
+
+
 def test_equal_values_leave_no_doubt() -> None:
     assert bootstrap(torch.full((20,), 0.25)) == (0.25, 0.25)
     assert bootstrap(torch.full((20,), 0.25), samples=1) == (0.25, 0.25)

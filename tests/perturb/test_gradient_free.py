@@ -127,6 +127,15 @@ def test_best_of_nes_is_never_below_its_start_nor_its_last_point() -> None:
 def test_square_gives_back_the_clean_input_where_nothing_is_better() -> None:
     clean = images(3, 1, 8, 8)
     assert torch.equal(SQUARE(lambda x: -(x - clean).abs().flatten(1).sum(dim=1), clean, seeded()), clean)
+    assert torch.equal(SQUARE(lambda x: torch.zeros(len(x)), clean, seeded()), clean)
+
+
+def test_of_equal_iterates_nes_keeps_the_first() -> None:
+    clean = torch.full((2, 1), 0.55)
+    engine = NES(BALL, steps=1, step_size=0.02, samples=10, keep="best")
+    # Samples reach the stairs at 0.5 and 0.6, the step to 0.57 does not.
+    assert torch.equal(engine(lambda x: (10 * x[:, 0]).floor(), clean, seeded()), clean)
+    assert (replace(engine, keep="last")(lambda x: (10 * x[:, 0]).floor(), clean, seeded()) > 0.56).all()
 
 
 @pytest.mark.parametrize(

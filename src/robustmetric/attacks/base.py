@@ -1,21 +1,25 @@
 """The attack protocol, and the straight line from a batch to scores that every attack follows."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from robustmetric.attacks.modes import guess_places, mode_of
 from robustmetric.errors import InputError
 from robustmetric.numerics.distances import chunks, nearest, pairwise
 from robustmetric.perturb.ball import Ball
-from robustmetric.perturb.pgd import Rowwise, View, frozen
+from robustmetric.perturb.pgd import PGD, Rowwise, View, frozen, value_and_gradient
 from robustmetric.types import Batch, Embed, Embeddings, Gallery, Inputs, Value
 
 BUDGET = 2**26
 """Distances from inputs to gallery held at one time (256 MiB in float32; up to eight such arrays live together)."""
+
+TIE = 1e-6
+"""Distances this close tie: float32 cannot tell them apart, and a collapsed model must not win by rounding noise."""
 
 Targets = Mapping[str, Tensor]
 """What an attack fixed before it began, one row per input: indices into the gallery, distances, embeddings."""
@@ -38,6 +42,14 @@ class Attack(Protocol):
 
     def score(self, z: Embeddings, targets: Targets, batch: Batch, gallery: Gallery) -> Scores:
         """How it went, per row, in the published unit."""
+
+
+@runtime_checkable
+class ScoredEarly(Protocol):
+    """An attack that in mode `compat` takes some of its scores one step before the last."""
+
+    def score_early(self, z: Embeddings, targets: Targets) -> Scores:
+        """These scores, of the embeddings before the last step; they replace those of `score`."""
 
 
 @runtime_checkable
@@ -72,6 +84,8 @@ def run(
     view: View = "exact",
 ) -> Outcome:
     """Attack one batch. `rounded` scores the images as 8 bits hold them, which is what a real attacker can send.
+
+    (Published tables are of images that are not rounded; the mode of an attack is explained in `modes.py`.)
 
     A batch with more than `budget` distances to the gallery is attacked some rows at a time, so memory stays bounded.
     `view` is how the attack sees the model, and how it is scored: see `frozen`.
@@ -109,17 +123,39 @@ def _run_rows(
     """Choose, climb, score."""
     with torch.no_grad():
         clean = embed(batch.inputs)
+    compat = mode_of(attack) == "compat"
+    if compat:
+        batch = guess_places(batch, clean, gallery)
     targets = attack.choose(clean, batch, gallery, generator)
 
     def value(x: Inputs, *fixed: Tensor) -> Tensor:
         return attack.value(embed(x), dict(zip(targets, fixed, strict=True)), gallery)
 
-    perturbed = engine(Rowwise(value, tuple(targets.values())), batch.inputs, generator)
+    climbed = Rowwise(value, tuple(targets.values()))
+    early: Scores = {}
+    if compat and isinstance(attack, ScoredEarly):
+        before, perturbed = _last_two(engine, climbed, batch.inputs, generator)
+        with torch.no_grad():
+            early = attack.score_early(embed(before), targets)
+    else:
+        perturbed = engine(climbed, batch.inputs, generator)
     if rounded:
         perturbed = engine.ball.to_bytes(perturbed, batch.inputs)
     with torch.no_grad():
         z = embed(perturbed)
-        return Outcome(perturbed, z, attack.score(z, targets, batch, gallery))
+        return Outcome(perturbed, z, {**attack.score(z, targets, batch, gallery), **early})
+
+
+def _last_two(engine: Engine, value: Value, clean: Inputs, generator: torch.Generator | None) -> tuple[Inputs, Inputs]:
+    """The last two images of a climb: all steps but one, and then that one from there."""
+    if not isinstance(engine, PGD) or engine.steps < 1 or engine.restarts > 1 or engine.keep != "last":
+        raise InputError(
+            f"mode 'compat' also scores the image before the last step, which {engine!r} does not have; "
+            "expected pgd with steps >= 1, restarts: 1 and keep: last"
+        )
+    before = replace(engine, steps=engine.steps - 1)(value, clean, generator)
+    _, gradient = value_and_gradient(value, before)
+    return before, engine.ball.ascent(clean, engine.step_size)(before, gradient)
 
 
 def to_gallery(z: Embeddings, gallery: Gallery, exclude: Int[Tensor, " batch"] | None = None) -> Tensor:
@@ -141,12 +177,11 @@ def percentile(
 ) -> Float[Tensor, " batch"]:
     """Rank of the chosen distances among the others, in percent of the gallery, ties counted half.
 
-    Distances within 1e-6 tie: float32 cannot tell them apart, and a collapsed model must not win by rounding noise.
     `is_listed`: the others hold each chosen distance itself, which then does not count: first is 0, last is 100.
     """
     gap = chosen[..., None] - others
-    closer = (gap > 1e-6).sum(dim=-1)
-    level = (gap.abs() <= 1e-6).sum(dim=-1) - int(is_listed)
+    closer = (gap > TIE).sum(dim=-1)
+    level = (gap.abs() <= TIE).sum(dim=-1) - int(is_listed)
     items = max(1, others.shape[-1] - int(is_listed))
     return 100 * ((closer + level / 2) / items).mean(dim=1)
 
@@ -173,17 +208,20 @@ def draw_near(
     share: float,
     width: int,
     generator: torch.Generator | None,
+    *,
+    replacement: bool = False,
 ) -> Int[Tensor, "rows width"]:
-    """Per row, `width` indices drawn without replacement from the nearest `share` of the gallery, itself left out.
+    """Per row, `width` indices drawn from the nearest `share` of the gallery, itself left out, in random order.
 
-    Where that share is fewer than `width` items (a small gallery), the nearest `width` are drawn.
+    Where that share is too few items to draw from (a small gallery), the fewest that will do are taken.
     """
+    least = 1 if replacement else width
     others = len(gallery) - 1
-    if others < width:
+    if others < least:
         raise InputError(
-            f"{width} neighbours cannot be drawn from a gallery of {len(gallery)}; expected at least {width + 1} items"
+            f"{width} neighbours cannot be drawn from a gallery of {len(gallery)}; expected at least {least + 1} items"
         )
-    pool = min(max(int(share * len(gallery)), width), others)
+    pool = min(max(int(share * len(gallery)), least), others)
     _, near = nearest(z, gallery.embeddings, k=pool, exclude=exclude)
     weights = torch.ones(near.shape, device=near.device)
-    return near.gather(1, torch.multinomial(weights, width, replacement=False, generator=generator))
+    return near.gather(1, torch.multinomial(weights, width, replacement=replacement, generator=generator))

@@ -1,6 +1,6 @@
 """Targeted mismatch, TMA (Tolias et al., ICCV 2019): give the query the embedding of a random other image."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
@@ -8,15 +8,23 @@ from jaxtyping import Float
 from torch import Tensor
 
 from robustmetric.attacks.base import Scores, Targets, draw
+from robustmetric.attacks.modes import Mode, check_mode
 from robustmetric.attacks.objectives import alignment
 from robustmetric.types import Batch, Embeddings, Gallery
 
 
 @dataclass(frozen=True)
 class TargetedMismatch:
-    """Maximise cos(z, t) for one random item t. Score: TMA, that cosine; a collapsed model scores high unattacked."""
+    """Maximise cos(z, t) for one random item t. Score: TMA, that cosine; a collapsed model scores high unattacked.
 
+    `compat` differs only in what all attacks share: the images are not rounded.
+    """
+
+    mode: Mode = field(default="fixed", repr=False)
     role: ClassVar[Literal["query", "candidate"]] = "query"
+
+    def __post_init__(self) -> None:
+        check_mode(self.mode)
 
     def choose(self, clean: Embeddings, batch: Batch, gallery: Gallery, generator: torch.Generator | None) -> Targets:
         index = draw(len(gallery), len(batch), 1, clean.device, generator)[:, 0]

@@ -49,6 +49,16 @@ def demotion(
     return -(others - chosen[..., None]).relu().mean(dim=(1, 2))
 
 
+def ordering(distances: Float[Tensor, "batch items"]) -> Float[Tensor, " batch"]:
+    """FOA (Zhou et al., ICCV 2021): -max(0, d_1 - d_2) of two items, -sum_{i<j} max(0, d_i - d_j) / M^2 of M > 2.
+
+    `distances` come in the wanted order, 0 once they rise.
+    """
+    items = distances.shape[1]
+    late = (distances[:, :, None] - distances[:, None, :]).triu(diagonal=1).relu()
+    return -late.sum(dim=(1, 2)) / (1 if items == 2 else items**2)
+
+
 def misranking(distances: Float[Tensor, "batch items"], same: Bool[Tensor, "batch items"]) -> Float[Tensor, " batch"]:
     """LTM (Wang et al. 2020): -max(0, max distance to another class - min distance to the own class).
 

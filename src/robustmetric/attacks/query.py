@@ -1,13 +1,14 @@
 """Query attacks, QA+ and QA- (Zhou et al., ECCV 2020): make a query find chosen items first, or last."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from robustmetric.attacks.base import Scores, Targets, check_direction, draw, draw_near, percentile
+from robustmetric.attacks.modes import Mode, check_mode, strict_percentile
 from robustmetric.attacks.objectives import demotion, promotion
 from robustmetric.numerics.distances import pairwise
 from robustmetric.types import Batch, Embeddings, Gallery
@@ -18,17 +19,19 @@ class Query:
     """Up: M random items should come first in the query's list. Down: M of its near neighbours should come last.
 
     Score: QA+ or QA-, the mean percentile rank of those items among the others in the query's list (unattacked: about
-    50, about 1).
+    50, about 1). `compat`: their rank is the share of all items, themselves among them, that is strictly closer.
     """
 
     direction: Literal["up", "down"]
     candidates: int = 1
     pool: float = 0.01
     """QA-: items are drawn from this share of the gallery (at least M), the query's nearest neighbours."""
+    mode: Mode = field(default="fixed", repr=False)
     role: ClassVar[Literal["query", "candidate"]] = "query"
 
     def __post_init__(self) -> None:
         check_direction(self.direction, self.candidates, "candidates")
+        check_mode(self.mode)
 
     def choose(self, clean: Embeddings, batch: Batch, gallery: Gallery, generator: torch.Generator | None) -> Targets:
         if self.direction == "up":
@@ -42,5 +45,14 @@ class Query:
 
     def score(self, z: Embeddings, targets: Targets, batch: Batch, gallery: Gallery) -> Scores:
         name = "QA+" if self.direction == "up" else "QA-"
-        distances = pairwise(z, gallery.embeddings)
-        return {name: percentile(distances.gather(1, targets["index"]), distances[:, None], is_listed=True)}
+        return {name: rank_in_list(pairwise(z, gallery.embeddings), targets["index"], self.mode)}
+
+
+def rank_in_list(
+    distances: Float[Tensor, "batch items"], index: Int[Tensor, "batch chosen"], mode: Mode
+) -> Float[Tensor, " batch"]:
+    """The mean percentile rank of chosen items in the query's own list."""
+    chosen = distances.gather(1, index)
+    if mode == "compat":
+        return strict_percentile(chosen, distances[:, None])
+    return percentile(chosen, distances[:, None], is_listed=True)

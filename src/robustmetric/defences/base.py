@@ -7,17 +7,20 @@ import torch
 from torch import Tensor, nn
 
 from robustmetric.errors import InputError
+from robustmetric.losses.triplet import hardness
 from robustmetric.perturb.pgd import View, frozen
-from robustmetric.types import Batch, Embed
+from robustmetric.types import Batch, Embed, Embeddings, Triplets
 
 
 class Defence(nn.Module, ABC):
-    """One training method. State that must survive a restart is a buffer; proxies are parameters of its loss."""
+    """One training method. State that must survive a restart is a buffer, or extra state; proxies are parameters."""
 
     replays: int = 1
     """Optimiser steps per batch (free adversarial training: 4)."""
     view: View = "exact"
     """How attacks inside the defence see the model; the training job sets it from the recipe."""
+    progress: float = 1.0
+    """The share of the training that is done, for an adversary that grows; the training job sets it at every step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,6 +30,11 @@ class Defence(nn.Module, ABC):
     def note(self, **figures: Tensor | float) -> None:
         """Keep the means of these for the log: on the device, detached, so that the step does not wait for them."""
         self.measures = {name: torch.as_tensor(figure).detach().float().mean() for name, figure in figures.items()}
+
+    def note_triplets(self, triplets: Triplets | None, before: Embeddings, after: Embeddings) -> None:
+        """Keep the mean hardness of these triplets before and after the attack; of a loss that uses none, nothing."""
+        if triplets is not None and len(triplets.anchor):
+            self.note(before=hardness(*triplets.of(before)), after=hardness(*triplets.of(after)))
 
     def attacked(self, model: nn.Module) -> AbstractContextManager[Embed]:
         """The model to attack, as `view` says."""

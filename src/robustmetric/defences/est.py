@@ -7,11 +7,14 @@ from robustmetric.attacks.base import Engine
 from robustmetric.attacks.objectives import nudged, shift
 from robustmetric.defences.base import Defence, require
 from robustmetric.losses.base import MetricLoss
-from robustmetric.types import Batch
+from robustmetric.types import Batch, Embed, Embeddings, Inputs
 
 
 class EmbeddingShiftedTriplet(Defence):
-    """Move every image's embedding as far as the ball allows, then mine and train on the moved batch."""
+    """Move every image's embedding as far as the ball allows, then mine and train on the moved batch.
+
+    The hardness that is noted is that of the triplets mined on the moved batch, in the clean batch and in the moved.
+    """
 
     def __init__(self, loss: MetricLoss, attack: Engine) -> None:
         super().__init__()
@@ -23,6 +26,17 @@ class EmbeddingShiftedTriplet(Defence):
     def forward(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         with self.attacked(model) as embed:
             with torch.no_grad():
-                origin = nudged(embed(batch.inputs), generator)
-            adversarial = self.attack(lambda x: shift(embed(x), origin), batch.inputs, generator)
-        return {"metric": self.loss(model(adversarial), batch.labels, generator=generator)}
+                clean = embed(batch.inputs)
+            adversarial = shifted(self.attack, embed, batch.inputs, clean, generator)
+        z = model(adversarial)
+        triplets = self.loss.mine(z.detach(), batch.labels, generator)
+        self.note_triplets(triplets, clean, z)
+        return {"metric": self.loss(z, batch.labels, triplets, generator)}
+
+
+def shifted(
+    attack: Engine, embed: Embed, inputs: Inputs, clean: Embeddings, generator: torch.Generator | None
+) -> Inputs:
+    """The inputs moved so that their embeddings lie as far from the clean ones as the ball allows."""
+    origin = nudged(clean, generator)
+    return attack(lambda x: shift(embed(x), origin), inputs, generator)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from robustmetric.errors import InputError
 from robustmetric.losses.mining import Miner
-from robustmetric.types import Embeddings, Labels, Triplets
+from robustmetric.types import Batch, Embeddings, Labels, Triplets
 
 
 def check_miner(miner: object, role: str) -> None:
@@ -22,6 +22,11 @@ def check_mining(source: object, margin: float, groups: int) -> None:
     check_miner(source, "source")
     if groups < 1 or not 0 <= margin < math.inf:
         raise InputError(f"groups {groups}, margin {margin}; expected groups >= 1, margin >= 0, such as 2 and 0.2")
+
+
+def groups_in(batch: Batch, groups: int) -> int:
+    """As many groups as asked for; the last batch of an epoch may hold fewer pairs than that."""
+    return min(groups, len(batch) // 2)
 
 
 def mine_in_groups(

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from robustmetric.attacks.base import Engine
 from robustmetric.defences.base import Defence, require
 from robustmetric.defences.destinations import Destination, Mined, Moment
-from robustmetric.defences.groups import check_mining, group_means, mine_in_groups, spread
+from robustmetric.defences.groups import check_mining, group_means, groups_in, mine_in_groups, spread
 from robustmetric.defences.structure import PLACES, Structure
 from robustmetric.losses.mining import Miner
 from robustmetric.losses.triplet import hardness, triplet_values
@@ -46,8 +46,7 @@ class HardnessManipulation(Defence):
         self.register_buffer("last_loss", torch.full((groups,), FIRST_LOSS))
 
     def forward(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> dict[str, Tensor]:
-        # The last batch of an epoch may hold fewer pairs than there are groups.
-        groups = min(self.groups, len(batch) // 2)
+        groups = groups_in(batch, self.groups)
         with self.attacked(model) as embed:
             with torch.no_grad():
                 z = embed(batch.inputs)

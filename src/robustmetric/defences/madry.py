@@ -32,12 +32,15 @@ class Madry(Defence):
         labels = batch.labels
         with self.attacked(model) as embed, frozen(self.loss):
             with torch.no_grad():
-                triplets = self.loss.mine(embed(batch.inputs), labels, generator)
+                clean = embed(batch.inputs)
+            triplets = self.loss.mine(clean, labels, generator)
             # The loss couples the rows of a batch, so every row climbs the same number.
             adversarial = self.attack(
                 lambda x: self.loss(embed(x), labels, triplets).expand(len(x)), batch.inputs, generator
             )
-        terms = {"adversarial": (1 - self.clean_share) * self.loss(model(adversarial), labels, triplets)}
+        z = model(adversarial)
+        self.note_triplets(triplets, clean, z)
+        terms = {"adversarial": (1 - self.clean_share) * self.loss(z, labels, triplets)}
         if self.clean_share:
             terms["clean"] = self.clean_share * self.loss(model(batch.inputs), labels, triplets)
         return terms

@@ -3,7 +3,8 @@
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -82,6 +83,12 @@ class Arena:
             data_fingerprint=data_fingerprint(dataset),
             fast=fast,
         )
+
+    @cached_property
+    def exact(self) -> "Arena":
+        """The same in fp32, its gallery embedded anew; every rank must ask."""
+        z = embed(self.model, self.items, self.view, self.workers, self.batch_size)
+        return replace(self, gallery=Gallery(z, self.gallery.labels), fast=False)
 
     @property
     def seen(self) -> View:

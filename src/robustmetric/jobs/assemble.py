@@ -1,6 +1,6 @@
 """Recipe to objects: data, model, defence and the rest, built in the order in which one needs the other."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast, get_args, runtime_checkable
@@ -10,6 +10,7 @@ from torch import nn
 
 from robustmetric import recipe
 from robustmetric.attacks.base import Attack, Engine
+from robustmetric.attacks.modes import Mode, check_mode
 from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.catalogue import NAMES
 from robustmetric.data.base import Dataset
@@ -18,7 +19,7 @@ from robustmetric.data.transforms import Identity
 from robustmetric.defences.base import Defence
 from robustmetric.errors import InputError, nearest
 from robustmetric.optimise import Optimiser
-from robustmetric.perturb.pgd import PGD, View
+from robustmetric.perturb.pgd import View
 from robustmetric.recipe import Spec
 
 IDENTITY = Identity()
@@ -34,6 +35,8 @@ class Encoding(Protocol):
 
 Update = Literal["eager", "compiled"]
 """How the update of a training step runs."""
+OnCollapse = Literal["stop", "continue"]
+"""What a training does when the model collapses."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,8 @@ class Plan:
     """Save the training state at least this often."""
     suite: str = "ers224"
     """The suite `evaluate` runs when none is named."""
+    on_collapse: OnCollapse = "stop"
+    """Whether training ends early when all embeddings fall together (diagnose/collapse.py)."""
 
 
 KINDS: dict[str, type] = {
@@ -143,21 +148,38 @@ def build(spec: Mapping[str, Spec], key: str, where: str) -> Any:
     return recipe.build(spec[key], NAMES, f"{where}.{key}")
 
 
-def load_suite(name: str, radius: float | None = None) -> Suite:
-    """A suite by short name or file: a default `engine`, and `attacks`, each with its own changes and radii."""
+SUITE_KEYS = ("engine", "attacks", "modes")
+
+
+def load_suite(name: str, radius: float | None = None, modes: Sequence[str] | None = None) -> Suite:
+    """A suite by short name or file: a default `engine`, and `attacks`, each with its own changes and radii.
+
+    It runs in the modes its file names, or in those given here.
+    """
     path = recipe.locate(name, "suites")
     spec = recipe.load(path)
     for key in spec:
-        if key not in ("engine", "attacks"):
-            raise InputError(f"{path}: {key!r} is not a setting of a suite{nearest(str(key), ('engine', 'attacks'))}")
+        if key not in SUITE_KEYS:
+            raise InputError(f"{path}: {key!r} is not a setting of a suite{nearest(str(key), SUITE_KEYS)}")
     for key in ("engine", "attacks"):
         if not isinstance(spec.get(key), dict) or not spec[key]:
             raise InputError(f"{path}: a suite needs {key!r}, a mapping; see recipes/suites/demo.yaml")
     trials: list[Trial] = []
     for label, entry in spec["attacks"].items():
         trials += _trials(str(label), entry, spec["engine"], f"{path}.attacks.{label}")
-    suite = Suite(path.stem if Path(name).suffix else name, trials)
+    suite = Suite(path.stem if Path(name).suffix else name, trials, _modes(spec, modes, str(path)))
+    recipe.call(suite.runs, {}, str(path))
     return suite if radius is None else suite.at(radius)
+
+
+def _modes(spec: Mapping[str, Spec], given: Sequence[str] | None, where: str) -> tuple[Mode, ...]:
+    """The modes asked for, else those of the suite's file."""
+    modes = spec.get("modes", []) if given is None else list(given)
+    if not isinstance(modes, list) or len(set(map(str, modes))) < len(modes):
+        raise InputError(f"{where}: modes {modes!r} are not a list of different modes, such as [fixed, compat]")
+    for mode in modes:
+        recipe.call(check_mode, {"mode": str(mode)}, where)
+    return tuple(modes)
 
 
 def _trials(label: str, entry: Spec, engine: dict[str, Spec], where: str) -> list[Trial]:
@@ -171,7 +193,7 @@ def _trials(label: str, entry: Spec, engine: dict[str, Spec], where: str) -> lis
     attack, climber = build(entry, "attack", where), recipe.build(merged, NAMES, f"{where}.engine")
     if not isinstance(attack, Attack) or not isinstance(climber, Engine):
         raise InputError(f"{where}: {attack!r} climbed by {climber!r} is not an attack with an engine such as pgd")
-    trial = Trial(label, attack, cast(PGD, climber))
+    trial = Trial(label, attack, climber)
     radii = entry.get("radii")
     if radii is not None and (not isinstance(radii, list) or not all(isinstance(r, int | float) for r in radii)):
         raise InputError(f"{where}: radii {radii!r} are not a list of numbers, such as [4/255, 8/255]")
@@ -193,7 +215,8 @@ def _check_parts(parts: Mapping[str, Any]) -> None:
     seconds = parts.get("checkpoint_seconds", 0)
     if not isinstance(seconds, int | float) or not seconds >= 0:
         raise InputError(f"checkpoint_seconds {seconds!r} is no time; expected a number >= 0")
-    for key, known in (("attack_view", get_args(View)), ("update", get_args(Update))):
+    words = {"attack_view": get_args(View), "update": get_args(Update), "on_collapse": get_args(OnCollapse)}
+    for key, known in words.items():
         if parts.get(key, known[0]) not in known:
             raise InputError(f"{key} {parts[key]!r} is not known{nearest(str(parts[key]), known)}")
     for key, kind in KINDS.items():

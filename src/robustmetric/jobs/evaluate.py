@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,17 @@ from torch import Tensor
 
 from robustmetric.attacks.base import Outcome, run
 from robustmetric.attacks.suite import Suite, Trial
+from robustmetric.attacks.transfer import Surrogate, Transfer, transfer
 from robustmetric.jobs.arena import Arena, as_bytes, embed
+from robustmetric.jobs.ers import PerQuery, Store, batch_weights, summed_up
 from robustmetric.jobs.progress import Bar
+from robustmetric.jobs.surrogate import find_surrogate, surrogate_settings
 from robustmetric.jobs.workers import full_precision, generator
 from robustmetric.metrics.average_precision import rank_metrics, without_positives
 from robustmetric.metrics.clustering import cluster_metrics
 from robustmetric.metrics.robustness import bootstrap
 from robustmetric.numerics.distances import nearest
-from robustmetric.perturb.pgd import View, frozen
+from robustmetric.perturb.pgd import frozen
 from robustmetric.records import Record
 from robustmetric.report.scores import show_radius
 from robustmetric.types import Batch
@@ -63,47 +67,66 @@ def measure_clean(arena: Arena, settings: Mapping[str, Any], seed: int, context:
 @full_precision()
 def measure_trial(
     arena: Arena, trial: Trial, settings: Mapping[str, Any], seed: int, context: Mapping[str, Any], lead: bool = True
-) -> tuple[Record, Pictures | None]:
-    """One attack on every query; also a few pictures of it, where it moves queries.
+) -> tuple[Record, PerQuery, Pictures | None]:
+    """One attack on every query: the record, its scores per query, and a few pictures, where it moves queries.
 
+    In mode `compat` the mean over queries is that of batch means, and there are no pictures: images are not rounded.
     A fast arena runs its first batch in fp32 as well: the record's context says how far the mean scores lie apart.
     """
     began = time.monotonic()
     sums: dict[str, Tensor] = {}
     pictures, apart = None, {}
-    count = len(arena.rows)
-    with Bar(title(trial.label, trial.engine.ball.radius), count, shown=lead and arena.workers.rank == 0) as bar:
+    count, aside = len(arena.rows), 0.0
+    exact = arena.exact if arena.fast else None
+    source = find_surrogate(trial, arena)
+    exact_source = None if exact is None else find_surrogate(trial, exact)
+    label = trial.label if trial.mode == "fixed" else f"{trial.label} ({trial.mode})"
+    with Bar(title(label, trial.engine.ball.radius), count, shown=lead and arena.workers.rank == 0) as bar:
         for first, positions, batch in arena.batches():
             randomness = generator(arena.workers.device, seed, first, 3)
-            outcome = _attack(arena, trial, batch, randomness, arena.seen)
+            outcome = _attack(arena, trial, batch, randomness, source)
             for name, values in outcome.scores.items():
                 sums.setdefault(name, torch.zeros(count))[positions] = values.float().cpu()
-            if first == 0 and arena.fast:
-                exact = _attack(arena, trial, batch, generator(arena.workers.device, seed, first, 3), "folded")
-                apart = {name: float((v - exact.scores[name]).mean()) for name, v in outcome.scores.items()}
-            if first == 0 and trial.attack.role == "query":
+            if first == 0 and exact is not None:
+                paused = time.monotonic()
+                again = generator(arena.workers.device, seed, first, 3)
+                scores = _attack(exact, trial, batch, again, exact_source).scores
+                apart = {name: float((values - scores[name]).mean()) for name, values in outcome.scores.items()}
+                aside = time.monotonic() - paused
+            if first == 0 and trial.attack.role == "query" and trial.mode == "fixed":
                 pictures = _pictures(arena, trial, batch, outcome)
             bar.advance(len(positions) * arena.workers.ranks)
     per_query = {name: arena.workers.total(values) for name, values in sums.items()}
+    weights = _weights(arena, trial)
     record = Record(
         kind="attack",
         name=trial.label,
-        scores={name: float(values.mean()) for name, values in per_query.items()},
-        settings={**settings, **trial.settings(), "mode": "fixed", **arena.settings()},
-        intervals={name: bootstrap(values) for name, values in per_query.items()},
+        scores={name: _mean(values, weights) for name, values in per_query.items()},
+        settings={**settings, **trial.settings(), **surrogate_settings(trial), **arena.settings()},
+        intervals={name: bootstrap(values, weights=weights) for name, values in per_query.items()},
         count=count,
-        seconds=time.monotonic() - began,
+        seconds=time.monotonic() - began - aside,
         seed=seed,
         context={**context, "fast_minus_fp32": apart} if apart else dict(context),
     )
-    return record, pictures
+    return record, per_query, pictures
 
 
-def _attack(arena: Arena, trial: Trial, batch: Batch, randomness: torch.Generator, seen: View) -> Outcome:
-    images = batch.inputs.dim() > 2
-    return run(
-        trial.attack, trial.engine, arena.model, batch, arena.gallery, randomness, rounded=images, view=seen
-    )  # fmt: skip
+def _weights(arena: Arena, trial: Trial) -> Tensor | None:
+    return batch_weights(len(arena.rows), arena.batch_size) if trial.mode == "compat" else None
+
+
+def _mean(values: Tensor, weights: Tensor | None) -> float:
+    return float(values.mean() if weights is None else (weights * values).sum() / weights.sum())
+
+
+def _attack(arena: Arena, trial: Trial, batch: Batch, randomness: torch.Generator, source: Surrogate | None) -> Outcome:
+    rounded = batch.inputs.dim() > 2 and trial.mode == "fixed"
+    model, gallery, seen = arena.model, arena.gallery, arena.seen
+    if source is not None and isinstance(trial.attack, Transfer):
+        climbed = (trial.attack.attack, trial.engine, source)
+        return transfer(*climbed, model, batch, gallery, randomness, rounded=rounded, view=seen)
+    return run(trial.attack, trial.engine, model, batch, gallery, randomness, rounded=rounded, view=seen)
 
 
 def title(name: str, radius: float | None) -> str:
@@ -118,17 +141,40 @@ def run_suite(
     context: Mapping[str, Any],
     settings: Mapping[str, Any] | None = None,
     finished: Mapping[str, Record] | None = None,
+    folder: Path | None = None,
 ) -> Iterator[tuple[Record, Pictures | None]]:
-    """Clean retrieval, then every trial of a suite; what is in `finished` is not run again."""
+    """Clean retrieval, then every trial of a suite, and ERS where ten scores of one mode are there.
+
+    What is in `finished` is not run again. In `folder` the scores per query are kept: a resumed run needs them for the
+    interval of ERS.
+    """
     done = finished or {}
     base = {"suite": suite.name, **(settings or {})}
-    clean = _expected("clean", "clean", base, arena, seed)
-    if not any(_same(clean, record) for record in done.values()):
+    store = Store(folder, writes=arena.workers.rank == 0)
+    if _found(_expected("clean", "clean", base, arena, seed), done) is None:
         yield measure_clean(arena, base, seed, context), None
-    for trial in suite.trials:
-        expected = _expected("attack", trial.label, {**base, **trial.settings(), "mode": "fixed"}, arena, seed)
-        if not any(_same(expected, record) for record in done.values()):
-            yield measure_trial(arena, trial, base, seed, context)
+    together: dict[tuple[str, str], list[tuple[Trial, Record]]] = {}
+    for trial in suite.runs():
+        record = _found(
+            _expected("attack", trial.label, {**base, **trial.settings(), **surrogate_settings(trial)}, arena, seed),
+            done,
+        )
+        if record is None:
+            record, per_query, pictures = measure_trial(arena, trial, base, seed, context)
+            store.keep(record, per_query)
+            yield record, pictures
+        group = together.setdefault((trial.mode, repr(trial.engine)), [])
+        group.append((trial, record))
+        total = summed_up(group, store, _weights(arena, trial))
+        if total is not None:
+            group.clear()
+            if _found(total, done) is None:
+                yield total, None
+
+
+def _found(expected: Record, done: Mapping[str, Record]) -> Record | None:
+    """The newest record of this work, if it has been done."""
+    return next((record for record in reversed(list(done.values())) if _same(expected, record)), None)
 
 
 def _expected(kind: str, name: str, settings: Mapping[str, Any], arena: Arena, seed: int) -> Record:

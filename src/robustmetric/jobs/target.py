@@ -50,6 +50,7 @@ def evaluate(
     data: str | None = None,
     out: Path | None = None,
     radius: float | None = None,
+    modes: list[str] | None = None,
     queries: int | None = None,
     seed: int = 0,
     batch_size: int = 128,
@@ -59,7 +60,7 @@ def evaluate(
 ) -> list[Record]:
     """Run a suite; each record is written as it comes, and what is already there is not run again."""
     target = find_target(name, data=data, out=out, skip_unreadable=skip_unreadable)
-    chosen = assemble.load_suite(suite or str(target.spec.get("suite", "ers224")), radius)
+    chosen = assemble.load_suite(suite or str(target.spec.get("suite", "ers224")), radius, modes)
     fabric = hardware.fabric()
     workers = Workers.of(fabric)
     context = records.context(describe(workers.device, workers.ranks))
@@ -73,14 +74,17 @@ def evaluate(
         limit=queries, seed=seed, batch_size=batch_size, fast=fast,
     )  # fmt: skip
     settings = {"data": target.dataset.name}
-    for record, pictures in run_suite(arena, chosen, seed, context, settings, finished):
+    kept = target.folder.path / "queries"
+    for record, pictures in run_suite(arena, chosen, seed, context, settings, finished, kept):
         if lead:
             records.append(target.folder.results, record)
             _save_pictures(target.folder, record, pictures)
             shown = "  ".join(
                 f"{key} {value:.4g}" for key, value in record.scores.items() if key not in ("mAP@R", "AMI")
             )
-            say(f"{target.name}  {title(record.name, record.settings.get('radius'))}: {shown}{_apart(record)}")
+            mode = " (compat)" if record.settings.get("mode") == "compat" else ""
+            what = f"{title(record.name, record.settings.get('radius'))}{mode}"
+            say(f"{target.name}  {what}: {shown}{_apart(record)}")
     if lead and finished and len(finished) == len(target.folder.finished()):
         say(f"{target.folder.path}: nothing to do, every trial of {chosen.name} is there")
     return records.latest(records.read(target.folder.results)) if target.folder.results.is_file() else []
@@ -196,7 +200,9 @@ def unit(model: nn.Module) -> nn.Module:
 def _save_pictures(folder: RunFolder, record: Record, pictures: Pictures | None) -> None:
     if pictures is None:
         return
-    label = f"{record.settings['suite']}-{record.name}-{record.settings['radius'] * 255:.2f}".replace("/", "_")
+    precision = str(record.settings["precision"]).replace("fp32", "")
+    parts = [record.settings["suite"], record.name, f"{record.settings['radius'] * 255:.2f}", precision]
+    label = "-".join(str(part) for part in parts if part).replace("/", "_")
     target = folder.examples / f"{label.replace('+', 'plus')}.npz"
 
     def write(partial: Path) -> None:

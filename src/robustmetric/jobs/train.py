@@ -1,7 +1,7 @@
 """Train: recipe -> data -> model -> [defence -> step] -> checkpoint -> records."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,16 @@ from torch import Tensor, nn
 from robustmetric import records
 from robustmetric.data.base import Dataset
 from robustmetric.defences.base import Defence
+from robustmetric.diagnose import collapse
 from robustmetric.errors import InputError
 from robustmetric.jobs import assemble
 from robustmetric.jobs.arena import Arena
+from robustmetric.jobs.collapsing import Collapsed, mark, mind
 from robustmetric.jobs.evaluate import measure_clean
 from robustmetric.jobs.feed import Feed
 from robustmetric.jobs.folder import RunFolder, summarise
+from robustmetric.jobs.hurry import channels_last, compiled_updates
+from robustmetric.jobs.origin import origin
 from robustmetric.jobs.progress import Bar, Stop, interruptible, say, terms
 from robustmetric.jobs.state import Log, Meter, Saver, State
 from robustmetric.jobs.workers import Hardware, Workers, anywhere, describe, generator, lead_first, quiet
@@ -64,7 +68,8 @@ def train(
     shape = _input_shape(plan, dataset)
     context = records.context(describe(fabric.device, fabric.world_size))
     if fabric.global_rank == 0 and not resume:
-        folder.begin(spec, summarise(spec, folder.path.name, context, shape))
+        summary = summarise(spec, folder.path.name, context, shape)
+        folder.begin(spec, {**summary, **origin(where, overrides or [], hardware)})
     fabric.barrier()
     fit(fabric, plan, dataset, folder, context, resume=resume, tensorboard=tensorboard)
     return folder.path
@@ -83,7 +88,7 @@ def fit(
     """The loop: every epoch, every batch, one step; saved as it goes, measured at the end."""
     if fabric.device.type == "cuda":
         torch.backends.cudnn.benchmark = True
-        plan.model.to(memory_format=torch.channels_last)
+        channels_last(plan.model)
     plan.defence.view = plan.attack_view
     optimiser = plan.optimiser.build(plan.model, plan.defence)
     with quiet():
@@ -98,53 +103,36 @@ def fit(
     log = Log(folder, plan, context, tensorboard) if lead else None
     steps = plan.sampler.steps(dataset.train.labels, fabric.world_size)
     done, total = state.epoch * steps + state.step, plan.epochs * steps
-    with (
-        interruptible() as stop,
-        compiled_updates(plan.model, plan.update == "compiled") as settle,
-        Bar("training", total, done, lead) as bar,
-    ):
-        for epoch in range(state.epoch, plan.epochs):
-            for values in _epoch(fabric, plan, module, optimizer, feed, state, saver, stop):
-                bar.advance(note=_note(epoch, plan.epochs, values, state))
-                settle()
-                # Kernels are tuned for the shapes of the first step; to try them for every later one takes minutes.
-                torch.backends.cudnn.benchmark = False
-            if log is not None:
-                log.epoch(state)
-            state = replace(State(), epoch=epoch + 1)
-            saver.maybe(state)
-            if _due(plan.validate_every, epoch) and epoch + 1 < plan.epochs:
-                _validate(fabric, plan, dataset, folder, context, epoch + 1)
+    watch, evidence = collapse.Watch(), None
+    try:
+        with (
+            interruptible() as stop,
+            compiled_updates(plan.model, plan.update == "compiled") as settle,
+            Bar("training", total, done, lead) as bar,
+        ):
+            for epoch in range(state.epoch, plan.epochs):
+                for values in _epoch(fabric, plan, module, optimizer, feed, state, saver, stop, watch):
+                    bar.advance(note=_note(epoch, plan.epochs, values, state))
+                    if state.step < steps or steps == 1:  # not after an epoch's last, smaller batch
+                        settle()
+                if log is not None:
+                    log.epoch(state)
+                state = replace(State(), epoch=epoch + 1)
+                saver.maybe(state)
+                if _due(plan.validate_every, epoch) and epoch + 1 < plan.epochs:
+                    mind(saver, state, _validate(fabric, plan, dataset, folder, context, epoch + 1))
+    except Collapsed as collapsed:
+        evidence = str(collapsed)
+        if log is not None and state.step:
+            log.epoch(state)
     saver.now(state)
     _share_buffers(fabric, plan.model)
     if lead:
         folder.save_weights(plan.model)
     fabric.barrier()
-    _validate(fabric, plan, dataset, folder, context, plan.epochs)
-
-
-@contextmanager
-def compiled_updates(model: nn.Module, compiled: bool) -> Iterator[Callable[[], None]]:
-    """Compile the model's calls until the function given is called; later, other shapes and modes run as they are."""
-    if not compiled:
-        yield lambda: None
-        return
-    model.compile(dynamic=False)
-    try:
-        # Where compiling fails, torch says so and goes on without.
-        with torch._dynamo.config.patch(suppress_errors=True):
-            yield lambda: torch.compiler.set_stance("eager_on_recompile")
-    finally:
-        torch.compiler.set_stance("default")
-        model._compiled_call_impl = None  # there is no public way back
-
-
-def hurry(changes: list[str], hardware: Hardware) -> tuple[list[str], Hardware]:
-    """The settings of `--fast`, under what is set by hand: bfloat16 and compiled on a GPU, folded norms on a CPU."""
-    if hardware.accelerator == "cpu" or not torch.cuda.is_available():
-        return ["attack_view=fast", *changes], hardware
-    precision = "bf16-mixed" if hardware.precision == "32-true" else hardware.precision
-    return ["attack_view=compiled", "update=compiled", *changes], replace(hardware, precision=precision)
+    seen = _validate(fabric, plan, dataset, folder, context, state.epoch + bool(state.step))
+    if lead:
+        mark(folder, evidence or seen)
 
 
 def _epoch(
@@ -156,6 +144,7 @@ def _epoch(
     state: State,
     saver: Saver,
     stop: Stop,
+    watch: collapse.Watch,
 ) -> Iterator[dict[str, float]]:
     """One pass over the sampler's batches from `state.step` on; yields the mean loss terms now and then read."""
     rank, ranks = fabric.global_rank, fabric.world_size
@@ -163,7 +152,9 @@ def _epoch(
     meter = Meter(state, fabric)
     module.train()
     for raw in meter.wait.on(feed.stream(batches[state.step :])):
-        _set_rate(optimizer, plan, state.epoch + state.step / len(batches))
+        passed = state.epoch + state.step / len(batches)
+        _set_rate(optimizer, plan, passed)
+        plan.defence.progress = passed / plan.epochs
         seed = (plan.seed, state.epoch, state.step, rank)
         batch = feed.transformed(raw, plan.augment, generator(feed.device, *seed, 1))
         for replay in range(plan.defence.replays):
@@ -176,6 +167,11 @@ def _epoch(
             optimizer.step()
         state.step += 1
         meter.add(named, len(batch) * ranks, plan.defence.measures)
+        if watch.look(plan.model, batch.inputs, plan.attack_view):
+            evidence = watch.judge()
+            if anywhere(fabric, evidence is not None):
+                meter.read(saver, force=True)
+                mind(saver, state, evidence or "clean embeddings fell together on another rank")
         if ranks > 1 and state.step % AGREE_EVERY:
             yield meter.shown
             continue
@@ -230,7 +226,7 @@ def _refuse_to_overwrite(folder: RunFolder, spec: Mapping[str, Spec], resume: bo
             raise InputError(f"{folder.path} exists; continue it with --resume, or choose another folder with --out")
         return
     old = folder.read_recipe()
-    free = ("epochs", "validate_every", "checkpoint_seconds")
+    free = ("epochs", "validate_every", "checkpoint_seconds", "on_collapse")
     changed = [key for key in {**old, **spec} if key not in free and old.get(key) != spec.get(key)]
     if changed:
         raise InputError(
@@ -252,18 +248,22 @@ def _validate(
     folder: RunFolder,
     context: Mapping[str, Any],
     epoch: int,
-) -> None:
-    """Clean retrieval of the model as it stands, into the records and onto the screen."""
+) -> str | None:
+    """Clean retrieval of the model as it stands, into records and onto the screen; the evidence of a collapse."""
     _share_buffers(fabric, plan.model)
     arena = Arena.prepare(plan.model, dataset, plan.view, Workers.of(fabric))
     # A kind of its own: a glance during training is not the evaluation that tables compare.
     record = replace(measure_clean(arena, {"epoch": epoch}, plan.seed, context), kind="validation")
+    cosine = float(collapse.mean_cosine(arena.gallery.embeddings))
+    if not math.isnan(cosine):
+        record.scores["mean_cosine"] = cosine
     if fabric.global_rank == 0:
         records.append(folder.results, record)
         shown = "  ".join(
             f"{name} {record.scores[name]:.1f}" for name in ("R@1", "mAP@R", "NMI") if name in record.scores
         )
         say(f"{folder.path.name}, epoch {epoch}: {shown}")
+    return collapse.evidence(record)
 
 
 def _due(every: int, epoch: int) -> bool:

@@ -18,7 +18,8 @@ NOT_ALONE = ("Base", "Multiple", "CrossBatchMemory", "SelfSupervised")
 class PytorchMetricLearning(MetricLoss):
     """`PytorchMetricLearning("MultiSimilarityLoss", alpha=2, beta=50)`; `miner` names one of the library's miners.
 
-    Triplets given by a defence replace the miner's choice; the library's pair losses then use the pairs in them.
+    Triplets given by a defence replace the miner's choice; the library's pair losses then use the pairs in them. A
+    miner of pairs chooses anew at every call: a defence that mines once, on the clean batch, can do so with triplets.
     """
 
     def __init__(
@@ -36,6 +37,10 @@ class PytorchMetricLearning(MetricLoss):
         self.loss = _build(vars(losses), loss, "Loss", arguments)
         self.miner = None if miner is None else _build(vars(miners), miner, "Miner", dict(miner_arguments or {}))
 
+    def mine(self, embeddings: Embeddings, labels: Labels, generator: torch.Generator | None = None) -> Triplets | None:
+        chosen = self._chosen(embeddings.to(torch.promote_types(embeddings.dtype, torch.float32)), labels)
+        return Triplets(*chosen) if chosen is not None and len(chosen) == 3 else None
+
     def forward(
         self,
         embeddings: Embeddings,
@@ -44,13 +49,16 @@ class PytorchMetricLearning(MetricLoss):
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, ""]:
         precise = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
-        chosen = None
-        if triplets is not None:
+        if triplets is None:
+            chosen = self._chosen(precise, labels)
+        else:
             chosen = (triplets.anchor, triplets.positive, triplets.negative)
-        elif self.miner is not None:
-            chosen = self.miner(precise, labels)
         with torch.autocast(embeddings.device.type, enabled=False):
             return self.loss(precise, labels, chosen)
+
+    def _chosen(self, embeddings: Embeddings, labels: Labels) -> tuple[Tensor, ...] | None:
+        """The miner's triplets (three columns) or pairs (four: positive ones, negative ones)."""
+        return None if self.miner is None else self.miner(embeddings, labels)
 
 
 def _build(members: Mapping[str, Any], name: str, suffix: str, arguments: Mapping[str, Any]) -> torch.nn.Module:

@@ -37,21 +37,28 @@ def ers_per_query(scores: Mapping[str, Float[Tensor, " n"]]) -> Float[Tensor, " 
 
 
 def bootstrap(
-    values: Float[Tensor, " n"], seed: int = 0, samples: int = 1000, level: float = 0.95
+    values: Float[Tensor, " n"],
+    seed: int = 0,
+    samples: int = 1000,
+    level: float = 0.95,
+    weights: Float[Tensor, " n"] | None = None,
 ) -> tuple[float, float]:
-    """Percentile interval of the mean over queries: resample the queries, keep the middle `level` of the means."""
+    """Percentile interval of the mean over queries: resample the queries, keep the middle `level` of the means.
+
+    `weights` are those of a weighted mean; a query is drawn together with its own.
+    """
     if not len(values):
         raise InputError("no values to resample; expected one per query")
     if not 0 < level < 1 or samples < 1:
         raise InputError(f"level={level}, samples={samples}; expected 0 < level < 1 and samples >= 1")
     generator = torch.Generator().manual_seed(seed)
     values = values.detach().double().cpu()
-    means = torch.cat(
-        [
-            values[torch.randint(len(values), (part.stop - part.start, len(values)), generator=generator)].mean(dim=1)
-            for part in chunks(samples, BLOCK // len(values))
-        ]
+    weights = torch.ones_like(values) if weights is None else weights.double().cpu()
+    drawn = (
+        torch.randint(len(values), (part.stop - part.start, len(values)), generator=generator)
+        for part in chunks(samples, BLOCK // len(values))
     )
+    means = torch.cat([(weights * values)[rows].sum(dim=1) / weights[rows].sum(dim=1) for rows in drawn])
     low, high = torch.quantile(means, torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)).tolist()
     return low, high
 

@@ -126,7 +126,7 @@ class Square:
         start = self._stripes(clean, generator)
         height = evaluate(value, start)
         found, found_height = self._search(value, start, height, clean, generator)
-        return _kept(found, found_height, clean, evaluate(value, clean))[0]
+        return _kept(found, found_height, clean, evaluate(value, clean), ties=True)[0]
 
     def _search(
         self, value: Value, x: Inputs, height: Tensor, clean: Inputs, generator: torch.Generator | None

@@ -11,6 +11,7 @@ from markupsafe import Markup
 from robustmetric.errors import InputError
 from robustmetric.report import plots
 from robustmetric.report.gallery import Gallery, read_gallery
+from robustmetric.report.hardness import against_margin, hardness, hardness_runs
 from robustmetric.report.runs import Run, read_runs
 from robustmetric.report.scores import DASH, MULTIPLY, SCORES, Score, describe, show, show_interval
 from robustmetric.report.tables import Column, Summary, full, summaries
@@ -72,6 +73,9 @@ def render(runs: Sequence[Run], command: str) -> str:
         sections=[_section(summary, runs, place) for place, summary in enumerate(tables)],
         unevaluated=[run for run in runs if not run.of_kind("clean", "attack")],
         training=plots.training(runs, name="training"),
+        hard_runs=hardness_runs(runs),
+        hardness=hardness(runs, name="hardness"),
+        against_margin=against_margin(runs, name="margin"),
         lines=lines,
         meanings=_meanings([line.score for line in lines]),
         galleries=galleries,

@@ -56,9 +56,9 @@ def robustness(summary: Summary, labels: Sequence[str], variant: tuple[str, str]
     """R@1 under embedding shift against radius, a line per run; clean R@1 stands at radius 0, bands are intervals."""
     columns = summary.variants()[variant]
     lines = [_curve(summary, columns, run, labels.index(run)) for run in summary.rows]
-    figure, axes = _axes("radius of the attack", "R@1 in percent")
+    figure, axes = new_axes("radius of the attack", "R@1 in percent")
     for line in lines:
-        _draw(axes, line)
+        draw(axes, line)
     if summary.chance is not None:
         axes.axhline(summary.chance, color=INK, linestyle="--", linewidth=1, gid="chance")
         # Written at the left, where the curves still stand at their clean height.
@@ -68,7 +68,7 @@ def robustness(summary: Summary, labels: Sequence[str], variant: tuple[str, str]
     ticks = _spread(radii)
     axes.set_xticks(ticks, [show_radius(radius, tuple(radii)) for radius in ticks])
     axes.set_ylim(-2, 102)
-    return _svg(figure, name, f"R@1 against attack radius for {', '.join(summary.rows)}")
+    return to_svg(figure, name, f"R@1 against attack radius for {', '.join(summary.rows)}")
 
 
 def training(runs: Sequence[Run], name: str) -> Markup | None:
@@ -76,12 +76,12 @@ def training(runs: Sequence[Run], name: str) -> Markup | None:
     lines = [line for style, run in enumerate(runs) if (line := _loss(run, style)) is not None]
     if not lines:
         return None
-    figure, axes = _axes("epoch", "training loss")
+    figure, axes = new_axes("epoch", "training loss")
     for line in lines:
-        _draw(axes, line)
+        draw(axes, line)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     shown = [runs[line.style].label for line in lines]
-    return _svg(figure, name, f"training loss by epoch for {', '.join(shown)}")
+    return to_svg(figure, name, f"training loss by epoch for {', '.join(shown)}")
 
 
 def _curve(summary: Summary, columns: Sequence[Column], run: str, style: int) -> Series:
@@ -114,7 +114,8 @@ def _loss(run: Run, style: int) -> Series | None:
     return Series(style, tuple(finite), tuple(finite.values())) if finite else None
 
 
-def _axes(across: str, up: str) -> tuple[Figure, Axes]:
+def new_axes(across: str, up: str) -> tuple[Figure, Axes]:
+    """An empty plot in the page's manner, with the names of its axes."""
     # 6.2 inches: small enough that 11-point text stays legible when a phone shrinks the plot.
     figure = Figure(figsize=(6.2, 3.9), layout="constrained")
     figure.patch.set_alpha(0)
@@ -129,7 +130,8 @@ def _axes(across: str, up: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def _draw(axes: Axes, line: Series) -> None:
+def draw(axes: Axes, line: Series) -> None:
+    """A run's line with its colour and marker, and its band if it has one."""
     if any(math.isfinite(low) for low in line.low):
         axes.fill_between(line.x, line.low, line.high, color=colour(line.style), alpha=0.18, linewidth=0)
     marker = MARKERS[line.style % len(MARKERS)]
@@ -148,7 +150,7 @@ def _spread(radii: Sequence[float]) -> list[float]:
     return kept
 
 
-def _svg(figure: Figure, name: str, description: str) -> Markup:
+def to_svg(figure: Figure, name: str, description: str) -> Markup:
     """The figure as an SVG element for a page: no prologue, no outside address, ids that carry the plot's name."""
     buffer = io.StringIO()
     # Text stays text, so it can be selected and read aloud; the salt makes the same figure the same bytes.

@@ -61,6 +61,20 @@ SCORES: dict[str, Score] = {
     "LTM": Score("higher", "R@1 after an attack that pulls other classes nearer than the query's own, in percent"),
     "GTM": Score("higher", "R@1 after an attack towards the nearest item of another class, in percent"),
     "GTT": Score("higher", "percent of queries whose first result stays in the top 4 under attack"),
+    "SPQA+": Score("higher", "as QA+, of an attacker who also keeps the top of the list as it was"),
+    "SPQA-": Score("lower", "as QA-, of an attacker who also keeps the top of the list as it was"),
+    "FOA": Score(
+        "lower", "percent of queries for which the attacker swaps two near items; 0 = none, 100 = fully fooled"
+    ),
+    "FOA:tau": Score(
+        "lower", "rank correlation of near items with the attacker's order; 0 = no effect, 1 = fully fooled", decimals=3
+    ),
+    "SPFOA": Score("lower", "as FOA, of an attacker who also keeps the top of the list as it was"),
+    "SPFOA:tau": Score("lower", "as FOA:tau, of an attacker who also keeps the top of the list as it was", decimals=3),
+    **{
+        f"{name}:G": Score("higher", f"percentile rank {name} leaves to the items it keeps near; 0 = not to be noticed")
+        for name in ("SPQA+", "SPQA-", "SPFOA")
+    },
     "ERS": Score("higher", "mean of ten sub-scores (100 = robust); read it beside R@1, for it rewards collapse"),
 }
 

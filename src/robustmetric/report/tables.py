@@ -13,7 +13,7 @@ from robustmetric.records import Record
 from robustmetric.report.runs import Run
 from robustmetric.report.scores import DASH, describe, show, show_interval, show_radius
 
-HEADLINE = ("R@1", "ES:R", "CA+", "CA-", "GTM")
+HEADLINE = ("R@1", "ERS", "ES:R", "CA+", "CA-", "GTM")
 """The scores of the summary, in this order; the full table has all."""
 
 OWN_COLUMN = ("data", "suite", "mode", "norm", "radius", "steps", "restarts")
@@ -126,7 +126,7 @@ def summaries(runs: Sequence[Run], scores: Sequence[str] = HEADLINE) -> list[Sum
     placed: dict[Protocol, dict[str, dict[Column, Cell]]] = {}
     chances: dict[Protocol, set[float]] = {}
     for run in runs:
-        for record in run.of_kind("clean", "attack"):
+        for record in run.of_kind("clean", "attack", "ers"):
             for protocol in _places(run, record, attacks):
                 row = placed.setdefault(protocol, {}).setdefault(run.label, {})
                 row.update(_cells(record, scores))
@@ -153,8 +153,8 @@ def full(runs: Sequence[Run]) -> list[Line]:
             settings=", ".join(f"{key} {value}" for key, value in record.settings.items() if key not in OWN_COLUMN),
         )
         for run in runs
-        for record in run.of_kind("clean", "attack")
-        for score, value in record.scores.items()
+        for record in run.of_kind("clean", "attack", "ers")
+        for score, value in _own_scores(record).items()
     ]
 
 
@@ -215,9 +215,14 @@ def _cells(record: Record, scores: Sequence[str]) -> dict[Column, Cell]:
     variant = (record.name, _engine(record)) if attack else ("", "")
     return {
         Column(score, *variant, radius): Cell(value, record.intervals.get(score), record.count)
-        for score, value in record.scores.items()
+        for score, value in _own_scores(record).items()
         if score in scores
     }
+
+
+def _own_scores(record: Record) -> dict[str, float]:
+    """What a record adds: the ten numbers beside an ERS stand in the records of their attacks already."""
+    return {name: value for name, value in record.scores.items() if record.kind != "ers" or name == "ERS"}
 
 
 def _engine(record: Record) -> str:

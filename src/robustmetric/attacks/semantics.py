@@ -1,0 +1,124 @@
+"""Attacks that keep the top of the list as it was: SPQA (Zhou et al., ECCV 2020) and SPFOA, with a dynamic balance.
+
+A list whose first answers make no sense gives an attack away. So besides its own goal the attacker keeps the items that
+were nearest near: value - xi * (what QA+ would minimise for them), where xi grows with how far they have fallen.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from robustmetric.attacks.base import Attack, Scores, Targets, check_direction
+from robustmetric.attacks.modes import Mode, check_mode
+from robustmetric.attacks.objectives import promotion
+from robustmetric.attacks.order import Order
+from robustmetric.attacks.query import Query, rank_in_list
+from robustmetric.errors import InputError
+from robustmetric.numerics.distances import nearest, pairwise
+from robustmetric.types import Batch, Embeddings, Gallery
+
+MOST = 1e9
+"""Where the balance xi stops growing."""
+
+
+class SemanticsPreserving(ABC):
+    """An attack on a query that also keeps the nearest `kept` items near; its scores are named SP..., theirs SP...:G.
+
+    xi = min(exp(strictness * fall), 1e9), where `fall` is what QA+ would minimise for them: per query, or (`compat`)
+    its mean over the batch. Published strictness: 2e4 for MNIST, 4e4 for Fashion and CUB, 7e4 for CARS and SOP.
+    """
+
+    mode: Mode
+    kept: int
+    strictness: float
+    role: ClassVar[Literal["query", "candidate"]] = "query"
+
+    @property
+    @abstractmethod
+    def attack(self) -> Attack:
+        """The attack whose goal it pursues; it names its items under `index`."""
+
+    @property
+    def hides(self) -> bool:
+        """Whether the attack's own items cannot be kept, as it moves them away."""
+        return True
+
+    def check(self) -> None:
+        """Refuse settings without a meaning."""
+        check_mode(self.mode)
+        if self.kept < 1 or not self.strictness >= 0:
+            raise InputError(f"kept={self.kept}, strictness={self.strictness}; expected kept >= 1, strictness >= 0")
+
+    def choose(self, clean: Embeddings, batch: Batch, gallery: Gallery, generator: torch.Generator | None) -> Targets:
+        targets = self.attack.choose(clean, batch, gallery, generator)
+        own = batch.index[:, None]
+        but = torch.cat([own, targets["index"]], dim=1) if self.hides else own
+        if len(gallery) < self.kept + but.shape[1]:
+            raise InputError(
+                f"{self.kept} items cannot be kept near in a gallery of {len(gallery)}; "
+                f"expected at least {self.kept + but.shape[1]} items, or a smaller `kept`"
+            )
+        _, kept = nearest(clean, gallery.embeddings, k=self.kept, exclude=but)
+        share = torch.full_like(clean[:, 0], 1 / len(batch))
+        return {**targets, "kept": kept, "share": share}
+
+    def value(self, z: Embeddings, targets: Targets, gallery: Gallery) -> Float[Tensor, " batch"]:
+        distances = pairwise(z, gallery.embeddings)
+        fall = -promotion(distances.gather(1, targets["kept"]), distances[:, None])
+        # Rows that no longer move have nothing fallen, so that shares of the whole batch add up to its mean.
+        felt = fall if self.mode == "fixed" else (targets["share"] * fall).sum()
+        balance = (self.strictness * felt.detach()).exp().clamp_max(MOST)
+        return self.attack.value(z, targets, gallery) - balance * fall
+
+    def score(self, z: Embeddings, targets: Targets, batch: Batch, gallery: Gallery) -> Scores:
+        scores = self.attack.score(z, targets, batch, gallery)
+        kept = rank_in_list(pairwise(z, gallery.embeddings), targets["kept"], self.mode)
+        name = next(iter(scores)).removesuffix(":tau")
+        return {**{f"SP{key}": values for key, values in scores.items()}, f"SP{name}:G": kept}
+
+
+@dataclass(frozen=True)
+class SemanticsPreservingQuery(SemanticsPreserving):
+    """SPQA+ and SPQA-: a query finds chosen items first, or last, and otherwise what it found before."""
+
+    direction: Literal["up", "down"]
+    candidates: int = 1
+    pool: float = 0.01
+    kept: int = 5
+    strictness: float = 4e4
+    mode: Mode = field(default="fixed", repr=False)
+
+    def __post_init__(self) -> None:
+        check_direction(self.direction, self.candidates, "candidates")
+        self.check()
+
+    @property
+    def attack(self) -> Query:
+        return Query(self.direction, self.candidates, self.pool, self.mode)
+
+    @property
+    def hides(self) -> bool:
+        return self.direction == "down"
+
+
+@dataclass(frozen=True)
+class SemanticsPreservingOrder(SemanticsPreserving):
+    """SPFOA: near items in the wanted order, and the others where they were."""
+
+    items: int = 2
+    pool: float = 0.01
+    kept: int = 5
+    strictness: float = 4e4
+    mode: Mode = field(default="fixed", repr=False)
+
+    def __post_init__(self) -> None:
+        self.check()
+        self.attack.__post_init__()
+
+    @property
+    def attack(self) -> Order:
+        return Order(self.items, self.pool, self.mode)

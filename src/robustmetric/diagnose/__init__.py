@@ -1,0 +1,1 @@
+"""Diagnose: what numbers alone do not show, as named verdicts with their evidence."""

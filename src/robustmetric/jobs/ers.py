@@ -1,0 +1,97 @@
+"""ERS at the end of ten attacks: their scores per query, kept also across a resume, and the record they make."""
+
+import hashlib
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from robustmetric.attacks.suite import Trial
+from robustmetric.jobs.folder import atomically
+from robustmetric.metrics.robustness import SUB_SCORES, bootstrap, ers, ers_per_query
+from robustmetric.records import Record
+
+PerQuery = Mapping[str, Tensor]
+"""By score, one number per query."""
+
+
+class Store:
+    """Scores per query of finished records: in memory, and one small file per record where there is a folder."""
+
+    def __init__(self, folder: Path | None = None, *, writes: bool = True) -> None:
+        self.folder = folder
+        self.writes = writes
+        self._kept: dict[str, PerQuery] = {}
+
+    def keep(self, record: Record, values: PerQuery) -> None:
+        """Take note of what a record's means were made of; on disk before the record is."""
+        self._kept[record.key] = values
+        if self.folder is None or not self.writes:
+            return
+
+        def write(partial: Path) -> None:
+            with partial.open("wb") as file:
+                np.savez_compressed(
+                    file, allow_pickle=False, **{name: value.float().numpy() for name, value in values.items()}
+                )
+
+        atomically(self._path(self.folder, record), write)
+
+    def of(self, record: Record) -> PerQuery | None:
+        """What was kept of a record; nothing where its file is gone or damaged."""
+        if record.key in self._kept or self.folder is None:
+            return self._kept.get(record.key)
+        try:
+            path = self._path(self.folder, record)
+            # A file of our own: numpy leaves one that it cannot read open.
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+                values = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+        except (OSError, ValueError, zipfile.BadZipFile):
+            return None
+        whole = set(values) == set(record.scores) and all(v.shape == (record.count,) for v in values.values())
+        return values if whole else None
+
+    @staticmethod
+    def _path(folder: Path, record: Record) -> Path:
+        return folder / f"{hashlib.sha256(record.key.encode()).hexdigest()[:16]}.npz"
+
+
+def batch_weights(count: int, batch: int) -> Tensor:
+    """Weights that make a mean over queries the mean of batch means: a smaller last batch counts as a whole one."""
+    return torch.cat([torch.full((len(part),), 1 / len(part)) for part in torch.arange(count).split(batch)])
+
+
+def summed_up(measured: Sequence[tuple[Trial, Record]], store: Store, weights: Tensor | None) -> Record | None:
+    """The ERS record of attacks by one engine in one mode; None until they have all ten scores between them.
+
+    Its interval resamples queries, all ten numbers of a query together; without their scores per query it has none.
+    """
+    by_score: dict[str, tuple[Trial, Record]] = {}
+    for trial, record in measured:
+        for name in record.scores:
+            by_score.setdefault(name, (trial, record))
+    if not set(SUB_SCORES) <= set(by_score):
+        return None
+    ten = {name: by_score[name][1] for name in SUB_SCORES}
+    scores = {name: record.scores[name] for name, record in ten.items()}
+    intervals = {name: record.intervals[name] for name, record in ten.items() if name in record.intervals}
+    values = {name: kept[name] for name, record in ten.items() if (kept := store.of(record)) is not None}
+    if len(values) == len(ten):
+        intervals["ERS"] = bootstrap(ers_per_query(values), weights=weights)
+    last = measured[-1][1]
+    attacks = list(dict.fromkeys(repr(by_score[name][0].attack) for name in SUB_SCORES))
+    shared = {key: value for key, value in last.settings.items() if key != "attack"}
+    return replace(
+        last,
+        kind="ers",
+        name="ERS",
+        scores={"ERS": ers(scores), **scores},
+        settings={**shared, "attacks": attacks},
+        intervals=intervals,
+        context={key: value for key, value in last.context.items() if key != "fast_minus_fp32"},
+        seconds=sum({id(record): record.seconds for record in ten.values()}.values()),
+    )

@@ -1,0 +1,36 @@
+"""The surrogate of a transferred attack: the model of a run folder, and the arena's gallery as it embeds it."""
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from robustmetric.attacks.suite import Trial
+from robustmetric.attacks.transfer import Surrogate, Transfer
+from robustmetric.jobs import assemble
+from robustmetric.jobs.arena import Arena, embed
+from robustmetric.jobs.folder import RunFolder, fingerprint
+from robustmetric.types import Gallery
+
+
+def find_surrogate(trial: Trial, arena: Arena) -> Surrogate | None:
+    """What a transferred attack climbs on; None for every other attack."""
+    if not isinstance(trial.attack, Transfer):
+        return None
+    model = _load(trial.attack.surrogate).to(arena.workers.device)
+    items = embed(model, arena.items, arena.view, arena.workers, arena.batch_size, seen=arena.seen)
+    return Surrogate(model, Gallery(items, arena.gallery.labels))
+
+
+def surrogate_settings(trial: Trial) -> dict[str, Any]:
+    """What a record must say of it: which weights lie in the folder now."""
+    if not isinstance(trial.attack, Transfer):
+        return {}
+    return {"surrogate_weights": fingerprint(_load(trial.attack.surrogate))[:16]}
+
+
+def _load(path: str) -> nn.Module:
+    folder = RunFolder(Path(path))
+    model = assemble.load_model(folder.read_recipe(), path)
+    folder.load_weights(model)
+    return model

@@ -1,0 +1,100 @@
+"""Published and ours side by side, as Markdown: two halves that are never mixed, one table per protocol."""
+
+import re
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from robustmetric import recipe
+from robustmetric.report.ledger import LARGE, Row, label, published, read_rows, steps
+from robustmetric.report.scores import DASH, show
+
+MODELS = {"resnet18": "ResNet-18", "mobilenet_v2": "MobileNetV2", "convnet": "C2F2"}
+NOT_MEASURED = "not measured: no data"
+Kind = tuple[str, int | None]
+"""A defence's label and its steps."""
+Block = dict[str, Any]
+"""What was published of a row; see `ledger.published`."""
+
+
+def comparison(folder: Path) -> str:
+    """The tables of `results/<data>`: every row of ours beside what was published of it, and what was not measured."""
+    data = folder.resolve().name
+    theirs = _published(data)
+    rows = read_rows(folder) if folder.is_dir() else []
+    groups: dict[tuple[str, str], dict[Kind, list[Row]]] = {}
+    for row in sorted(rows, key=lambda row: list(LARGE).index(row["protocol"])):
+        groups.setdefault((row["protocol"], row["model"]), {}).setdefault(_kind(row), []).append(row)
+    parts = [
+        f"### {data}, protocol {protocol}\n\n{_table({kind: theirs.get(kind) for kind in ours}, ours, model)}"
+        for (protocol, model), ours in groups.items()
+    ]
+    measured = {kind for ours in groups.values() for kind in ours}
+    missing = {kind: block for kind, block in theirs.items() if kind not in measured}
+    if missing:
+        parts.append(f"### {data}, not measured\n\n{_table(missing, {}, '')}")
+    return "\n\n".join(parts) or f"No row of {data!r} is published or measured."
+
+
+def _published(data: str) -> dict[Kind, Block]:
+    """By kind, what the headers of our recipes for this data say."""
+    found: dict[Kind, Block] = {}
+    for name in recipe.listing():
+        block = published(name) if name.startswith(f"{data}/") else None
+        if block is not None:
+            defence = recipe.load(recipe.locate(name))["defence"]
+            found.setdefault((label(defence, data), steps(defence)), block)
+    return found
+
+
+def _kind(row: Row) -> Kind:
+    eta = re.search(r"-eta(\d+)(-|$)", row["id"])
+    return row["defence"], int(eta[1]) if eta else None
+
+
+def _table(theirs: Mapping[Kind, Block | None], ours: Mapping[Kind, Sequence[Row]], model: str) -> str:
+    """One line per kind of `theirs`: what was published, then what was measured."""
+    models = sorted({block["model"] for block in theirs.values() if block is not None})
+    left, right = ", ".join(_title(name) for name in models), _title(model)
+    head = [
+        "defence", "steps", f"published ({left}): R@1" if left else "published: R@1", "ERS",
+        f"ours ({right}): R@1" if model else "ours", "ERS compat", "ERS fixed", "ES:R fixed", "seeds",
+    ]  # fmt: skip
+    lines = [head, ["---", *["--:"] * (len(head) - 1)]]
+    for kind in sorted(theirs, key=lambda kind: (kind[0], kind[1] or 0)):
+        name = [f"`{kind[0]}`", DASH if kind[1] is None else str(kind[1])]
+        lines.append([*name, *_their_cells(theirs[kind]), *_our_cells(ours.get(kind, []))])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _title(model: str) -> str:
+    return MODELS.get(model, model)
+
+
+def _their_cells(block: Block | None) -> list[str]:
+    if block is None:
+        return [DASH, DASH]
+    if block.get("collapsed"):
+        return ["collapsed", DASH]
+    return [show("R@1", block.get("R@1")), show("ERS", block.get("ERS"))]
+
+
+def _our_cells(rows: Sequence[Row]) -> list[str]:
+    if not rows:
+        return [NOT_MEASURED, *[DASH] * 4]
+    fallen = sum(bool(row.get("collapsed")) for row in rows)
+    note = "" if not fallen else " (collapsed)" if len(rows) == 1 else f" ({fallen} of {len(rows)} collapsed)"
+    attacks = (("compat", "ERS"), ("fixed", "ERS"), ("fixed", "ES:R"))
+    scores = [_mean(row.get("attacks", {}).get(mode, {}).get(score) for row in rows) for mode, score in attacks]
+    return [_mean(row["clean"].get("R@1") for row in rows) + note, *scores, str(len(rows))]
+
+
+def _mean(values: Iterable[float | None]) -> str:
+    """The mean over seeds, and their standard deviation where there are several; a dash where one has no number."""
+    known = list(values)
+    numbers = [value for value in known if value is not None]
+    if len(numbers) < len(known) or not numbers:
+        return DASH
+    spread = f" ± {statistics.stdev(numbers):.1f}" if len(numbers) > 1 else ""
+    return f"{statistics.fmean(numbers):.1f}{spread}"

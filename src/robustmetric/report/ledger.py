@@ -1,0 +1,240 @@
+"""The ledger: `results/<data>/<id>.json`, one measured row per file; its schema, its protocols, and its names."""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from robustmetric import recipe
+from robustmetric.errors import InputError
+
+Row = dict[str, Any]
+"""One file: see `faults` for what it holds."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How much a row was trained and tested: rows are compared within one protocol only. `queries` None is all."""
+
+    epochs: int
+    rate: float
+    queries: int | None = None
+
+
+LARGE = {"full": Protocol(75, 1e-5), "short": Protocol(15, 3e-5, 1000), "sketch": Protocol(4, 5e-5, 500)}
+"""At 224 px, in pair-epochs: each image once as an anchor. A sketch is tested by ES and GTM alone."""
+PROTOCOLS: dict[str, dict[str, Protocol]] = {
+    **{data: LARGE for data in ("cub", "cars", "sop", "inshop")},
+    **{data: {"full": Protocol(8, 1e-3)} for data in ("fashion", "mnist")},
+    "digits": {"full": Protocol(30, 1e-3)},
+}
+"""By data; the one place that says what `full`, `short` and `sketch` mean."""
+
+RADII = {**{data: 8 / 255 for data in ("cub", "cars", "sop", "inshop")}, "fashion": 77 / 255, "mnist": 77 / 255}
+"""The published radius by data: numbers at another have no place in the ten. Other data have no published one."""
+
+CLEAN = ("R@1", "R@2", "mAP", "mAP@10", "NMI", "AMI", "F1")
+TEN = ("CA+", "CA-", "QA+", "QA-", "TMA", "ES:D", "ES:R", "LTM", "GTM", "GTT")
+RANGES = {"TMA": (-1.0, 1.0), "ES:D": (0.0, 2.0)}
+"""Of scores that are no rates in percent."""
+WORDS = ("id", "data", "model", "defence", "recipe", "command", "commit", "hardware", "protocol")
+COUNTS = ("seed", "queries")
+NEEDED = (*WORDS, *COUNTS, "clean")
+OPTIONAL = (
+    "wall_seconds", "weights_sha256", "attacks", "clustering", "classification", "certified", "masking", "cost_fe",
+    "images_per_second", "collapsed", "paper", "published",
+)  # fmt: skip
+BACKBONES = {"ResNet-18": "resnet18", "C2F2": "convnet"}
+"""The backbones of the published tables, as headers call them."""
+LETTERS = {"random": "r", "semihard": "m", "softhard": "s", "distance_weighted": "d", "hardest": "h"}
+GOALS = {0.0: "zero", -0.1: "half_margin", -0.2: "margin"}
+POWERS = {1.0: "lga", 2.0: "g2", 0.5: "g_half"}
+
+
+def protocol(data: str, epochs: int, rate: float | int, queries: int, all_queries: bool, replays: int = 1) -> str:
+    """The name of the protocol a row was made under; one that is none of them cannot be compared, and is refused.
+
+    A defence that takes each batch `replays` times has that many times fewer epochs, rounded up.
+    """
+    known = PROTOCOLS.get(data, {})
+    for name, wanted in known.items():
+        tested = all_queries if wanted.queries is None else queries == wanted.queries
+        if epochs == math.ceil(wanted.epochs / replays) and math.isclose(rate, wanted.rate) and tested:
+            return name
+    words = [f"{name}: {p.epochs} epochs at {p.rate:g}, {p.queries or 'all'} queries" for name, p in known.items()]
+    raise InputError(
+        f"{epochs} epochs at rate {rate:g} with {queries} queries are no protocol of {data}; "
+        f"expected {'; '.join(words) or f'one of {sorted(PROTOCOLS)}'}"
+    )
+
+
+def label(defence: Mapping[str, Any], data: str = "") -> str:
+    """A defence as files name it: `act_s` is ACT[S], `hm_r_m_ics` HM[R,M]&ICS, `hm_lga` HM[S,g_LGA]."""
+    name = str(defence.get("name", "")).rpartition(".")[2]
+    loss = defence.get("loss") or {}
+    miner = (defence.get("source") or loss.get("miner") or {"name": "random"})["name"]
+    letter = LETTERS.get(miner, miner)
+    if "destination" in defence:
+        goal = defence["destination"]
+        own = goal["name"] != "mined"
+        source = [] if own and letter == "s" else [letter]
+        return "_".join([name, *source, _goal(goal), *_structure(defence, 0.05 if data == "sop" else 0.5)])
+    parts = [name]
+    if loss.get("name", "triplet") != "triplet":
+        parts.append(str(loss.get("loss") or loss["name"]).lower())
+    # Random is the usual source of all but CA-TRIDE, whose public code has semi-hard ones.
+    elif letter != ("m" if name == "ca_tride" else "r"):
+        parts.append(letter)
+    parts += ["partial"] if defence.get("clean_anchor") else []
+    parts += [f"plain{_digits(defence['plain_share'])}"] if defence.get("plain_share") else []
+    return "_".join(parts)
+
+
+def _goal(goal: Mapping[str, Any]) -> str:
+    kind = goal["name"]
+    if kind == "mined":
+        return LETTERS.get(goal["miner"]["name"], goal["miner"]["name"])
+    if kind == "fixed":
+        return GOALS.get(float(goal["value"]), f"fixed{_digits(goal['value'])}")
+    if kind == "gradual":
+        power = float(goal.get("power", 1))
+        return POWERS.get(power, f"g{_digits(power)}") + (f"_u{_digits(goal['cap'])}" if goal.get("cap") else "")
+    return "gb" if kind == "boosted" else str(kind)
+
+
+def _structure(defence: Mapping[str, Any], usual: float) -> list[str]:
+    term = defence.get("structure")
+    if not term:
+        return []
+    weight, margin = float(term.get("weight", 0.5)), float(term.get("margin", 0))
+    triplet = list(term.get("triplet", ("a", "a~", "p")))
+    parts = ["ics"] if triplet == ["a", "a~", "p"] else ["ics", *(part.replace("~", "t") for part in triplet)]
+    parts += [f"weight{_digits(weight)}"] if weight != usual else []
+    return parts + ([f"margin{_digits(margin)}"] if margin else [])
+
+
+def _digits(number: float | int) -> str:
+    """2.2 as `2_2`, 1.0 as `1`: no dots in file names."""
+    return f"{float(number):g}".replace(".", "_").replace("-", "m")
+
+
+def steps(defence: Mapping[str, Any]) -> int | None:
+    """Steps of the training attack (eta); None where there is none."""
+    attack = defence.get("attack")
+    return int(attack["steps"]) if isinstance(attack, dict) and "steps" in attack else None
+
+
+def published(name: str) -> dict[str, Any] | None:
+    """What a recipe's header says was published: source, model and scores; None where nothing was.
+
+    A recipe with "none for this backbone", `mobilenet_v2-act`, has what its sibling has, `act`.
+    """
+    path = recipe.shelf() / f"{name.removeprefix('recipes/').removesuffix('.yaml')}.yaml"
+    title, lines = _header(path)
+    if lines.get("published", "").startswith("none for this backbone"):
+        title, lines = _header(path.with_stem(path.stem.partition("-")[2]))
+    told = lines.get("published", "none")
+    model = next((model for word, model in BACKBONES.items() if word in title), None)
+    if model is None or told.startswith("none"):
+        return None
+    source = re.search(r"\(([^()]*\d{4}[^()]*|robrank[^()]*)\)", title)
+    about = {"source": source[1] if source else title, "model": model}
+    if told.startswith("collapsed"):
+        return {**about, "collapsed": True}
+    numbers = re.findall(r"(\w[\w@:]*[+-]?) (-?\d[\d.]*)", f"{told}, {lines.get('attacked', '')}")
+    return {**about, **{score: float(value) for score, value in numbers}}
+
+
+def _header(path: Path) -> tuple[str, dict[str, str]]:
+    """The first line of a recipe's header, and the lines that begin with a word and a colon."""
+    text = path.read_text() if path.is_file() else ""
+    head = [line[2:] for line in text.splitlines() if line.startswith("# ")]
+    return (head[0] if head else ""), {key: rest for key, _, rest in (line.partition(": ") for line in head)}
+
+
+def read_rows(folder: Path) -> list[Row]:
+    """Every row of a folder of results, by id; a file that does not keep to the schema is refused."""
+    if not folder.is_dir():
+        raise InputError(f"{folder} is no folder of results; expected one such as results/cub")
+    rows = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            row = json.loads(path.read_text())
+        except json.JSONDecodeError as error:
+            raise InputError(f"{path}, line {error.lineno}: not valid JSON") from error
+        found = faults(row)
+        if not found and row["id"] != path.stem:
+            found = [f"id {row['id']!r} is not the name of the file"]
+        if found:
+            raise InputError(f"{path}: {'; '.join(found)}")
+        rows.append(row)
+    return rows
+
+
+def faults(row: Any) -> list[str]:
+    """What keeps a row from being one of the ledger, in words; nothing for a good row."""
+    if not isinstance(row, dict):
+        return [f"expected an object, found {type(row).__name__}"]
+    found = [f"{key} is missing" for key in NEEDED if key not in row]
+    found += [f"{key} is not known" for key in row if key not in (*NEEDED, *OPTIONAL)]
+    found += [f"{key} {row[key]!r} is no text" for key in WORDS if key in row and not _is_text(row[key])]
+    found += [
+        f"{key} {row[key]!r} is no count" for key in ("seed", "queries") if key in row and not _is_count(row[key])
+    ]
+    if found:
+        return found
+    known = PROTOCOLS.get(row["data"], LARGE)
+    if row["protocol"] not in known:
+        found.append(f"protocol {row['protocol']!r} is none of {', '.join(known)}")
+    elif known[row["protocol"]].queries not in (None, row["queries"]):
+        found.append(f"{row['queries']} queries are not those of protocol {row['protocol']}")
+    if not row["id"].startswith(f"{row['data']}-{row['model']}-") or not row["id"].endswith(f"-seed{row['seed']}"):
+        found.append(f"id {row['id']!r} is not <data>-<model>-...-seed<seed>")
+    if "collapsed" in row and not isinstance(row["collapsed"], bool):
+        found.append("collapsed is neither true nor false")
+    if "weights_sha256" in row and not re.fullmatch(r"[0-9a-f]{64}", str(row["weights_sha256"])):
+        found.append("weights_sha256 is not 64 hex digits")
+    found += [f"{key} is empty; leave it out" for key in OPTIONAL if row.get(key) in ({}, [], "", None) and key in row]
+    found += _block("clean", row["clean"], CLEAN)
+    for mode, scores in row.get("attacks", {}).items():
+        found += [] if mode in ("fixed", "compat") else [f"attacks.{mode} is no mode"]
+        found += _block(f"attacks.{mode}", scores, (*TEN, "ERS", "ERS_interval"))
+        if ("ERS" in scores) != (set(TEN) <= set(scores)):
+            found.append(f"attacks.{mode}: ERS stands with its ten numbers or not at all")
+    for key in ("cost_fe", "images_per_second"):
+        if key in row and not (_is_number(row[key]) and row[key] > 0):
+            found.append(f"{key} {row[key]!r} is no number > 0")
+    for key in ("train", "evaluate"):
+        if not _is_number(row.get("wall_seconds", {}).get(key, 0.0)):
+            found.append(f"wall_seconds.{key} is no number")
+    return found
+
+
+def _block(name: str, block: Any, known: tuple[str, ...]) -> list[str]:
+    """Faults of a block of scores: rates in percent, the others in their own range."""
+    if not isinstance(block, dict) or not block:
+        return [f"{name} is empty; leave it out"]
+    found = [f"{name}.{score} is not known" for score in block if score not in known]
+    for score, value in block.items():
+        low, high = RANGES.get(score, (0.0, 100.0))
+        numbers = value if score == "ERS_interval" and isinstance(value, list) and len(value) == 2 else [value]
+        if not all(_is_number(number) and low <= number <= high for number in numbers) or numbers != sorted(numbers):
+            found.append(f"{name}.{score} {value!r} is not from {low:g} to {high:g}")
+    if not found and len(block) > 1 and not any(value for value in block.values()):
+        found.append(f"{name} is filled with zeros; leave it out")
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -1,0 +1,282 @@
+"""The ledger: every committed row keeps to its schema, and run folders become rows without anything made up."""
+
+import json
+import shutil
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands import Command
+from robustmetric import recipe, records
+from robustmetric.errors import InputError
+from robustmetric.jobs import assemble
+from robustmetric.jobs.folder import RunFolder, fingerprint
+from robustmetric.jobs.ledger import cost, fingerprint_of, read_row, write_rows
+from robustmetric.metrics.robustness import SUB_SCORES, ers
+from robustmetric.models.convnet import ConvNet
+from robustmetric.records import Record
+from robustmetric.report.comparison import comparison
+from robustmetric.report.ledger import TEN, faults, label, protocol, read_rows
+
+RESULTS = Path(__file__).parents[1] / "results"
+COMMITTED = sorted(RESULTS.glob("*/*.json"))
+ACT = {
+    "CA+": 13.7, "CA-": 46.8, "QA+": 12.6, "QA-": 39.3, "TMA": 0.547, "ES:D": 0.902, "ES:R": 13.6, "LTM": 9.8,
+    "GTM": 21.9, "GTT": 1.3,
+}  # fmt: skip
+"""Of the published row ACT[R]: ERS 31.33."""
+ATTACKS = {"ES": ("ES:D", "ES:R"), **{name: (name,) for name in ACT if not name.startswith("ES")}}
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
+def test_a_committed_row_keeps_to_the_schema(path: Path) -> None:
+    row = json.loads(path.read_text())
+    assert faults(row) == []
+    assert (row["id"], row["data"]) == (path.stem, path.parent.name)
+    if row["recipe"].startswith("recipes/"):
+        assert (RESULTS.parent / row["recipe"]).is_file()
+    for scores in row.get("attacks", {}).values():
+        if "ERS" in scores:
+            assert scores["ERS"] == pytest.approx(ers({name: scores[name] for name in SUB_SCORES}), abs=0.01)
+
+
+def test_what_lies_among_the_results_is_rows() -> None:
+    others = [path for path in RESULTS.rglob("*") if path.is_file() and path not in COMMITTED]
+    assert [path.name for path in others] == ["README.md"]
+
+
+def attacked(mode: str, count: int, shared: dict[str, Any], names: dict[str, tuple[str, ...]]) -> list[Record]:
+    settings = {**shared, "mode": mode, "radius": 8 / 255, "steps": 32}
+    return [
+        Record("attack", name, {score: ACT[score] for score in scores}, settings, {}, count, 60.0)
+        for name, scores in names.items()
+    ]
+
+
+def run(
+    path: Path, name: str = "cub/mobilenet_v2-act", count: int = 5924, changes: dict[str, Any] | None = None
+) -> Path:
+    """A run folder as `train` and `evaluate` leave it, with made-up numbers and no weights."""
+    path.mkdir(parents=True)
+    spec = {**recipe.load(recipe.locate(name)), **(changes or {})}
+    recipe.save(spec, path / "recipe.yaml")
+    facts = {
+        "name": path.name, "data": "cub", "defence": "act", "model": "mobilenet_v2", "commit": "abc1234",
+        "hardware": "1 x GPU", "recipe_file": f"recipes/{name}.yaml", "command": f"robustmetric train {name} --fast",
+        "collapsed": False,
+    }  # fmt: skip
+    records.write_json(path / "run.json", facts)
+    shared = {"suite": "ers224", "queries": count, "gallery": 5924, "weights": "ab" * 8, "batch": 112}
+    epochs = [Record("train", "epoch", {"triplet": 0.1}, {"epoch": i}, {}, 11728, 50.0) for i in range(2)]
+    clean = Record("clean", "clean", {"R@1": 31.123456, "R@8": 60.0, "NMI": 45.0}, shared, {}, count, 10.0)
+    fixed = attacked("fixed", count, shared, ATTACKS)
+    total = Record("ers", "ERS", {"ERS": 31.3, **ACT}, {**fixed[0].settings}, {"ERS": (30.0, 32.5)}, count)
+    compat = attacked("compat", count, shared, {name: ATTACKS[name] for name in ("ES", "GTM")})
+    for record in (*epochs, clean, *fixed, total, *compat):
+        records.append(path / "results.jsonl", record)
+    return path
+
+
+def test_a_run_becomes_a_row_with_what_was_measured_and_no_more(tmp_path: Path) -> None:
+    row = read_row(run(tmp_path / "cub-mobilenet_v2-act-seed0"))
+    assert faults(row) == []
+    assert row["id"] == "cub-mobilenet_v2-act-eta8-seed0" and row["protocol"] == "full"
+    assert row["clean"] == {"R@1": 31.1235, "NMI": 45.0}, "seven scores have a place, R@8 has none"
+    assert row["attacks"]["fixed"] == {**ACT, "ERS": pytest.approx(31.33, abs=0.01), "ERS_interval": [30.0, 32.5]}
+    assert row["attacks"]["compat"] == {"ES:D": 0.902, "ES:R": 13.6, "GTM": 21.9}, "no ERS of three numbers"
+    assert row["wall_seconds"] == {"train": 100.0, "evaluate": 670.0}
+    assert row["images_per_second"] == 234.6 and row["queries"] == 5924
+    assert row["cost_fe"] == 1 + 2 * 8 + 4.5
+    assert row["published"]["ERS"] == 31.3 and row["published"]["model"] == "resnet18"
+    assert row["command"].endswith("&& robustmetric evaluate runs/cub-mobilenet_v2-act-seed0 ers224 --batch 112")
+    absent = {"clustering", "classification", "certified", "masking", "weights_sha256"}
+    assert not absent & set(row)
+
+
+def test_protocols_are_told_apart_and_others_refused(tmp_path: Path) -> None:
+    rate = {"optimiser": {"name": "adam", "rate": 3e-5}}
+    short = read_row(run(tmp_path / "short", count=1000, changes={"epochs": 15, "seed": 2, **rate}))
+    assert short["id"] == "cub-mobilenet_v2-act-eta8-short-seed2" and "--queries 1000" in short["command"]
+    with pytest.raises(InputError, match="15 epochs at rate 3e-05 with 999 queries are no protocol of cub"):
+        read_row(run(tmp_path / "odd", count=999, changes={"epochs": 15, **rate}))
+    assert protocol("cub", 4, 5e-5, 500, False) == "sketch"
+    assert protocol("cub", 19, 1e-5, 5924, True, replays=4) == "full"
+    assert protocol("fashion", 8, 1e-3, 10000, True) == "full"
+    with pytest.raises(InputError, match="no protocol of my_data"):
+        protocol("my_data", 8, 1e-3, 10000, True)
+
+
+def test_an_override_that_makes_another_row_takes_the_published_numbers_away(tmp_path: Path) -> None:
+    defence = recipe.load(recipe.locate("cub/act"))["defence"]
+    row = read_row(run(tmp_path / "run", changes={"defence": {**defence, "source": {"name": "softhard"}}}))
+    assert row["defence"] == "act_s" and "published" not in row
+
+
+def test_numbers_of_other_weights_or_in_bfloat16_are_left_out(tmp_path: Path) -> None:
+    path = run(tmp_path / "run")
+    (clean,) = [r for r in records.read(path / "results.jsonl") if r.kind == "clean"]
+    fast = replace(clean, scores={"R@1": 99.0}, settings={**clean.settings, "precision": "bf16"})
+    demo = replace(clean, scores={"R@1": 98.0}, settings={**clean.settings, "suite": "demo"})
+    for record in (fast, demo):
+        records.append(path / "results.jsonl", record)
+    assert read_row(path)["clean"]["R@1"] == 31.1235
+    RunFolder(path).save_weights(ConvNet(side=8, hidden=8, dim=4))
+    with pytest.raises(InputError, match="no evaluation of its weights"):
+        read_row(path)
+
+
+def test_numbers_at_another_radius_are_left_out(tmp_path: Path) -> None:
+    path = run(tmp_path / "run")
+    found = records.read(path / "results.jsonl")
+    (path / "results.jsonl").unlink()
+    for record in found:
+        weaker = {"radius": 4 / 255} if record.settings.get("mode") == "fixed" else {}
+        records.append(path / "results.jsonl", replace(record, settings={**record.settings, **weaker}))
+    assert set(read_row(path)["attacks"]) == {"compat"}
+
+
+def test_the_fingerprint_of_a_file_is_that_of_its_model(trained: Path) -> None:
+    folder = RunFolder(trained)
+    model = assemble.load_model(folder.read_recipe(), str(trained))
+    folder.load_weights(model)
+    assert fingerprint_of(folder.weights) == fingerprint(model)
+
+
+def test_a_collapsed_training_becomes_a_row_that_says_so(tmp_path: Path, command: Command) -> None:
+    suite = tmp_path / "ers_small.yaml"
+    suite.write_text(
+        "engine: {name: pgd, ball: {name: ball, radius: 0.1}, steps: 1, step_size: 0.1}\n"
+        "attacks:\n  ES: {attack: {name: embedding_shift}}\n  GTM: {attack: {name: top1_misranking}}\n"
+    )
+    assert command("train", "digits/madry", "defence.clean_share=0", "defence.attack.steps=2", "-o", "run").code == 0
+    assert command("evaluate", "run", suite).code == 0
+    done = command("ledger", "run", "-o", "results/digits")
+    assert done.code == 0, done.err
+    (row,) = read_rows(tmp_path / "results" / "digits")
+    assert row["id"] == "digits-convnet-madry_m-eta2-seed0" and row["collapsed"] is True
+    assert set(row["attacks"]["fixed"]) == {"ES:D", "ES:R", "GTM"} and len(row["weights_sha256"]) == 64
+    assert row["recipe"] == "recipes/digits/madry.yaml" and row["clean"]["R@1"] > 90, "R@1 alone would not tell"
+    table = command("ledger", "--table", "results/digits").out
+    assert "| `madry_m` | 2 | – | – |" in table and "(collapsed)" in table  # noqa: RUF001  # the dash of tables
+
+
+def test_two_runs_of_one_row_and_runs_without_numbers_are_refused(tmp_path: Path, command: Command) -> None:
+    first = run(tmp_path / "one")
+    shutil.copytree(first, tmp_path / "two")
+    with pytest.raises(InputError, match="2 runs make 1 rows"):
+        write_rows([first, tmp_path / "two"], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert "is not a run folder" in command("ledger", tmp_path, "-o", "out").error
+    assert "expected run folders and -o" in command("ledger").error
+    assert "expected run folders and -o" in command("ledger", first).error
+
+
+GOOD: dict[str, Any] = {
+    "id": "cub-mobilenet_v2-act-eta8-seed0", "data": "cub", "model": "mobilenet_v2", "defence": "act",
+    "recipe": "recipes/cub/act.yaml", "command": "robustmetric train cub/act", "commit": "abc", "seed": 0,
+    "hardware": "1 x GPU", "queries": 5924, "protocol": "full", "clean": {"R@1": 31.0},
+    "attacks": {"fixed": {**ACT, "ERS": 31.3, "ERS_interval": [30.0, 32.0]}},
+}  # fmt: skip
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """The good row with one thing changed; None takes it away."""
+    row = deepcopy(GOOD)
+    *parents, last = path.split("/")
+    node = row
+    for parent in parents:
+        node = node[parent]
+    if value is None:
+        del node[last]
+    else:
+        node[last] = value
+    return row
+
+
+def test_a_good_row_has_no_faults() -> None:
+    assert faults(GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("commit", None, "commit is missing"),
+        ("commit", "", "commit '' is no text"),
+        ("note", "x", "note is not known"),
+        ("seed", True, "seed True is no count"),
+        ("protocol", "long", "protocol 'long' is none of full, short, sketch"),
+        ("protocol", "short", "5924 queries are not those of protocol short"),
+        ("id", "act-seed0", "is not <data>-<model>"),
+        ("clean", {}, "clean is empty"),
+        ("clean/R@1", 101, "clean.R@1 101 is not from 0 to 100"),
+        ("clean/R@1", float("nan"), "clean.R@1 nan is not from"),
+        ("clean/R@8", 50, "clean.R@8 is not known"),
+        ("attacks/fixed/TMA", 54.7, "attacks.fixed.TMA 54.7 is not from -1 to 1"),
+        ("attacks/fixed/GTT", None, "ERS stands with its ten numbers or not at all"),
+        ("attacks/fixed/ERS", None, "ERS stands with its ten numbers or not at all"),
+        ("attacks/fixed/ERS_interval", [32.0, 30.0], "ERS_interval"),
+        ("attacks/exact", {"ES:R": 3.0}, "attacks.exact is no mode"),
+        ("attacks/compat", dict.fromkeys(("ES:R", "GTM"), 0), "filled with zeros"),
+        ("masking", {}, "masking is empty"),
+        ("cost_fe", 0, "cost_fe 0 is no number > 0"),
+        ("collapsed", "no", "collapsed is neither"),
+        ("weights_sha256", "abc", "64 hex digits"),
+    ],
+)
+def test_a_fault_is_named(path: str, value: Any, words: str) -> None:
+    assert words in "; ".join(faults(changed(path, value)))
+
+
+def test_a_row_is_refused_where_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text(json.dumps(GOOD))
+    with pytest.raises(InputError, match=r"other\.json: id 'cub-mobilenet_v2-act-eta8-seed0' is not the name"):
+        read_rows(tmp_path)
+    (tmp_path / "other.json").write_text("{")
+    with pytest.raises(InputError, match="line 1: not valid JSON"):
+        read_rows(tmp_path)
+
+
+def test_the_table_keeps_published_and_ours_apart(tmp_path: Path) -> None:
+    folder = tmp_path / "cub"
+    folder.mkdir()
+    for seed, recall in ((0, 30.0), (1, 32.0)):
+        row = {**GOOD, "seed": seed, "id": f"cub-mobilenet_v2-act-eta8-seed{seed}", "clean": {"R@1": recall}}
+        (folder / f"{row['id']}.json").write_text(json.dumps(row))
+    text = comparison(folder)
+    head, lines = text.split("### cub, not measured")
+    assert "published (ResNet-18): R@1 | ERS | ours (MobileNetV2): R@1 | ERS compat | ERS fixed" in head
+    (act,) = [line for line in head.splitlines() if line.startswith("| `act`")]
+    # Mean 31 of 30 and 32, standard deviation the square root of 2; no compat numbers.
+    assert [cell.strip() for cell in act.strip("|").split("|")] == [
+        "`act`", "8", "30.6", "31.3", "31.0 ± 1.4", "–", "31.3 ± 0.0", "13.6 ± 0.0", "2",  # noqa: RUF001
+    ]  # fmt: skip
+    assert "| `act` | 8 |" not in lines and "| `hm_r_s` | 8 | collapsed |" in lines
+    unmeasured = [line for line in lines.splitlines() if line.startswith("| `")]
+    assert len(unmeasured) == 72 and all("not measured: no data" in line for line in unmeasured)
+
+
+def test_names_and_costs_of_defences() -> None:
+    def of(name: str, **changes: Any) -> dict[str, Any]:
+        return {**recipe.load(recipe.locate(name))["defence"], **changes}
+
+    alternative = {"name": "ics", "triplet": ["a", "a~", "p~"], "weight": 0.25}
+    assert label(of("cub/hm_lga", structure=alternative)) == "hm_lga_ics_a_at_pt_weight0_25"
+    assert label(of("cub/act", plain_share=0.5)) == "act_plain0_5"
+    assert label(of("sop/hm_lga_ics"), "sop") == "hm_lga_ics" != label(of("cub/hm_lga_ics"), "sop")
+    assert label(of("cub/minmax_partial")) == "minmax_partial" and label(of("cub/ca_tride")) == "ca_tride"
+    assert label(of("cub/hm_lga", destination={"name": "fixed", "value": 2})) == "hm_fixed2"
+    # Forward passes an image: look 1, step 2, update 3; three images of triplets for two of the batch.
+    assert cost(of("cub/plain")) == 3 and cost(of("cub/est")) == 1 + 2 * 8 + 3
+    assert cost(of("cub/hm_lga")) == 1 + 2 * 8 * 1.5 + 3 * 1.5
+    assert cost(of("cub/hm_lga_ics")) == cost(of("cub/hm_lga")) + 3, "the clean anchors and positives once more"
+    assert cost(of("cub/hm_s_s")) == 1 + 3 * 1.5, "equal source and destination: nothing is attacked"
+    assert cost(of("cub/ca_tride")) == 1 + 2 * 16 * 0.75 + 3 * 1.5
+    assert cost(of("cub/free_hm")) == 0.25 + 4.5
+    assert cost({"name": "my_lab.Mine"}) is None
+
+
+def test_the_ten_numbers_are_those_of_the_score() -> None:
+    assert tuple(SUB_SCORES) == TEN
