@@ -59,6 +59,7 @@ def train(
     """
     from robustmetric.jobs import assemble
     from robustmetric.jobs import train as job
+    from robustmetric.jobs.hurry import hurry
     from robustmetric.jobs.origin import differing
     from robustmetric.jobs.target import skipping
     from robustmetric.jobs.workers import Hardware, leads
