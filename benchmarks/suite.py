@@ -27,7 +27,7 @@ from robustmetric.attacks.suite import Trial
 from robustmetric.jobs.assemble import load_suite
 from robustmetric.jobs.workers import describe, full_precision
 from robustmetric.perturb.ball import Ball
-from robustmetric.perturb.pgd import PGD, Rowwise, View
+from robustmetric.perturb.pgd import PGD, Rowwise, View, frozen
 from robustmetric.types import Batch, Gallery, Inputs, Value
 
 PUBLISHED = {"CA": 4.05, "QA": 4.05, "GTT": 4.05, "LTM": 4.9, "TMA": 1.85, "ES": 1.85, "GTM": 1.85}
@@ -50,6 +50,9 @@ class Scene:
     model: nn.Module
     batch: Batch
     gallery: Gallery
+    """As the plain way embeds it."""
+    seen: dict[View, Gallery]
+    """As each view embeds it."""
     share: float
 
     @property
@@ -98,8 +101,14 @@ def plain_way(trial: Trial, scene: Scene) -> Loop:
 def attacked(trial: Trial, engine: Engine, view: View, scene: Scene) -> Scores:
     """The same attack as the package runs it."""
     generator = torch.Generator(scene.batch.inputs.device).manual_seed(0)
-    outcome = run(trial.attack, engine, scene.model, scene.batch, scene.gallery, generator, view=view)
+    outcome = run(trial.attack, engine, scene.model, scene.batch, scene.seen[view], generator, view=view)
     return {name: float(values.mean()) for name, values in outcome.scores.items()}
+
+
+@torch.no_grad()
+def embedded(model: nn.Module, images: Tensor, view: View) -> Tensor:
+    with frozen(model, view) as embed:
+        return torch.cat([embed(part) for part in images.split(reference.CHUNK)])
 
 
 def best_seconds(loop: Loop, device: torch.device, repeats: int) -> float:
@@ -185,7 +194,8 @@ def prepare(options: argparse.Namespace) -> tuple[Scene, Gauge]:
     embedding = seconds(lambda: reference.embed(model, images), device)
     # The first backward on a GPU tries kernels: before the clock starts.
     reference.perturb(model, lambda z: z.sum(), batch.inputs, reference.Climb(steps=1))
-    scene = Scene(model, batch, gallery, share=embedding / math.ceil(options.gallery / options.queries))
+    seen: dict[View, Gallery] = {view: Gallery(embedded(model, images, view), labels) for view in options.views}
+    scene = Scene(model, batch, gallery, seen, share=embedding / math.ceil(options.gallery / options.queries))
     return scene, Gauge.of(model, images[0])
 
 

@@ -1,6 +1,6 @@
 """The attack protocol, and the straight line from a batch to scores that every attack follows."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
@@ -71,6 +71,17 @@ class Outcome:
     scores: Scores
 
 
+def joined(parts: Sequence[Outcome]) -> Outcome:
+    """Outcomes of the rows of one batch, in order, as one."""
+    if len(parts) == 1:
+        return parts[0]
+    return Outcome(
+        inputs=torch.cat([part.inputs for part in parts]),
+        embeddings=torch.cat([part.embeddings for part in parts]),
+        scores={name: torch.cat([part.scores[name] for part in parts]) for name in parts[0].scores},
+    )
+
+
 def run(
     attack: Attack,
     engine: Engine,
@@ -95,13 +106,7 @@ def run(
             _run_rows(attack, engine, embed, part, gallery, generator, rounded)
             for part in _parts(batch, budget // max(1, len(gallery)))
         ]
-    if len(parts) == 1:
-        return parts[0]
-    return Outcome(
-        inputs=torch.cat([part.inputs for part in parts]),
-        embeddings=torch.cat([part.embeddings for part in parts]),
-        scores={name: torch.cat([part.scores[name] for part in parts]) for name in parts[0].scores},
-    )
+    return joined(parts)
 
 
 def _parts(batch: Batch, rows: int) -> list[Batch]:

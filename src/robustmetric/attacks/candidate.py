@@ -46,15 +46,15 @@ class Candidate:
 
     def value(self, z: Embeddings, targets: Targets, gallery: Gallery) -> Float[Tensor, " batch"]:
         objective = promotion if self.direction == "up" else demotion
-        return objective(_distances(z, targets["queries"]), targets["lists"])
+        return objective(distances_to_queries(z, targets["queries"]), targets["lists"])
 
     def score(self, z: Embeddings, targets: Targets, batch: Batch, gallery: Gallery) -> Scores:
         name = "CA+" if self.direction == "up" else "CA-"
         rank = percentile if self.mode == "fixed" else strict_percentile
-        return {name: rank(_distances(z, targets["queries"]), targets["lists"])}
+        return {name: rank(distances_to_queries(z, targets["queries"]), targets["lists"])}
 
 
-def _distances(z: Embeddings, queries: Float[Tensor, "batch queries dim"]) -> Float[Tensor, "batch queries"]:
+def distances_to_queries(z: Embeddings, queries: Float[Tensor, "batch queries dim"]) -> Float[Tensor, "batch queries"]:
     """d(q_w, z) for each candidate's own queries."""
     width = queries.shape[1]
     return paired(z.repeat_interleave(width, dim=0), queries.flatten(0, 1)).view(-1, width)

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from robustmetric.attacks.base import Attack, Scores, Targets, percentile, to_gallery
-from robustmetric.attacks.candidate import Candidate
+from robustmetric.attacks.candidate import Candidate, distances_to_queries
 from robustmetric.attacks.embedding_shift import EmbeddingShift
 from robustmetric.attacks.mismatch import TargetedMismatch
 from robustmetric.attacks.misrank import LearnToMisrank
@@ -18,7 +18,7 @@ from robustmetric.attacks.query import Query
 from robustmetric.attacks.top1 import TopOneMisranking, TopOneTranslocation
 from robustmetric.attacks.transfer import check_fixed
 from robustmetric.errors import InputError
-from robustmetric.numerics.distances import paired, pairwise
+from robustmetric.numerics.distances import pairwise
 from robustmetric.types import Batch, Embeddings, Gallery
 
 RankOf = Callable[[Embeddings, Targets, Gallery], Tensor]
@@ -92,10 +92,7 @@ def _of_items(z: Embeddings, targets: Targets, gallery: Gallery) -> Tensor:
 
 def _of_candidate(z: Embeddings, targets: Targets, gallery: Gallery) -> Tensor:
     """The mean rank of the candidate in the lists of its queries."""
-    queries = targets["queries"]
-    width = queries.shape[1]
-    distances = paired(z.repeat_interleave(width, dim=0), queries.flatten(0, 1)).view(-1, width)
-    return percentile(distances, targets["lists"])
+    return percentile(distances_to_queries(z, targets["queries"]), targets["lists"])
 
 
 def _of_own_class(z: Embeddings, targets: Targets, gallery: Gallery) -> Tensor:

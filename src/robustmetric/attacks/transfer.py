@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from robustmetric.attacks.base import BUDGET, Attack, Engine, Outcome, Scores, Targets, run
+from robustmetric.attacks.base import BUDGET, Attack, Engine, Outcome, Scores, Targets, joined, run
 from robustmetric.attacks.modes import mode_of
 from robustmetric.attacks.objectives import nudged
 from robustmetric.errors import InputError
@@ -97,11 +97,7 @@ def transfer(
         with frozen(model, view) as embed, torch.no_grad():
             z = embed(moved)
             parts.append(Outcome(moved, z, attack.score(z, targets, part, gallery)))
-    return Outcome(
-        inputs=torch.cat([part.inputs for part in parts]),
-        embeddings=torch.cat([part.embeddings for part in parts]),
-        scores={name: torch.cat([part.scores[name] for part in parts]) for name in parts[0].scores},
-    )
+    return joined(parts)
 
 
 @dataclass(frozen=True)
