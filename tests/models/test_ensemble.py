@@ -110,7 +110,6 @@ def test_every_way_to_run_gives_the_numbers_of_the_loop(run: Run, kind: str) -> 
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("run", ["auto", "streams", "stacked"])
 @pytest.mark.parametrize("kind", ["convnet", "mahalanobis", "resnet18", "mobilenet_v2"])
 def test_on_the_gpu_every_way_gives_the_numbers_of_the_loop(
@@ -121,7 +120,6 @@ def test_on_the_gpu_every_way_gives_the_numbers_of_the_loop(
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_streams_wait_for_the_inputs_and_keep_their_memory() -> None:
     """Inputs are made just before the call and dropped just after it, and their memory is asked for anew at once."""
     ensemble = Ensemble(networks("resnet18"), run="streams").cuda().eval()

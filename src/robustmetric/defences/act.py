@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from robustmetric.attacks.base import Engine
 from robustmetric.defences.base import Defence, require
-from robustmetric.defences.groups import check_mining, group_means, groups_in, mine_in_groups
+from robustmetric.defences.groups import check_mining, clean_triplets, group_means, groups_in
 from robustmetric.errors import InputError
 from robustmetric.losses.mining import Miner
 from robustmetric.losses.triplet import hardness, triplet_values
@@ -35,9 +35,7 @@ class AntiCollapseTriplet(Defence):
     def forward(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         groups = groups_in(batch, self.groups)
         with self.attacked(model) as embed:
-            with torch.no_grad():
-                z = embed(batch.inputs)
-            triplets = mine_in_groups(self.source, z, batch.labels, groups, generator)
+            z, triplets = clean_triplets(embed, self.source, batch, groups, generator)
             a, *others = triplets.of(batch.inputs)
             moved = torch.cat(others)
             if not self._is_plain(batch, generator):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from robustmetric.attacks.objectives import nudged
 from robustmetric.defences.base import Defence, require
-from robustmetric.defences.groups import check_mining, group_means, groups_in, mine_in_groups, spread
+from robustmetric.defences.groups import check_mining, clean_triplets, group_means, groups_in, spread
 from robustmetric.errors import InputError
 from robustmetric.losses.mining import Miner, SemiHard
 from robustmetric.losses.triplet import hardness, triplet_values
@@ -59,9 +59,7 @@ class CollapseAwareTriplet(Defence):
         groups = groups_in(batch, self.groups)
         attack = replace(self.attack, step_size=self.attack.step_size * self.progress)
         with self.attacked(model) as embed:
-            with torch.no_grad():
-                z = embed(batch.inputs)
-            triplets = mine_in_groups(self._miner(), z, batch.labels, groups, generator)
+            z, triplets = clean_triplets(embed, self._miner(), batch, groups, generator)
             (a, p, n), clean = triplets.of(batch.inputs), triplets.of(z)
             if self.turns % 2 == 0:
                 p, n = attack(self._candidates(embed, clean, groups), torch.cat([p, n]), generator).chunk(2)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from robustmetric.errors import InputError
 from robustmetric.losses.mining import Miner
-from robustmetric.types import Batch, Embeddings, Labels, Triplets
+from robustmetric.types import Batch, Embed, Embeddings, Labels, Triplets
 
 
 def check_miner(miner: object, role: str) -> None:
@@ -43,6 +43,15 @@ def mine_in_groups(
     mined = [miner(z, y, generator) for z, y in zip(embeddings.split(sizes), labels.split(sizes), strict=True)]
     parts = [(t.anchor + first, t.positive + first, t.negative + first) for t, first in zip(mined, firsts, strict=True)]
     return Triplets(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
+def clean_triplets(
+    embed: Embed, miner: Miner, batch: Batch, groups: int, generator: torch.Generator | None
+) -> tuple[Embeddings, Triplets]:
+    """The clean embeddings of a batch, without a graph, and the triplets mined on them."""
+    with torch.no_grad():
+        z = embed(batch.inputs)
+    return z, mine_in_groups(miner, z, batch.labels, groups, generator)
 
 
 def group_means(values: Float[Tensor, " triplets"], groups: int) -> Float[Tensor, " groups"]:

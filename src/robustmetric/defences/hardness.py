@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from robustmetric.attacks.base import Engine
 from robustmetric.defences.base import Defence, require
 from robustmetric.defences.destinations import Destination, Mined, Moment
-from robustmetric.defences.groups import check_mining, group_means, groups_in, mine_in_groups, spread
+from robustmetric.defences.groups import check_mining, clean_triplets, group_means, groups_in, spread
 from robustmetric.defences.structure import PLACES, Structure
 from robustmetric.losses.mining import Miner
 from robustmetric.losses.triplet import hardness, triplet_values
@@ -48,9 +48,7 @@ class HardnessManipulation(Defence):
     def forward(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         groups = groups_in(batch, self.groups)
         with self.attacked(model) as embed:
-            with torch.no_grad():
-                z = embed(batch.inputs)
-            triplets = mine_in_groups(self.source, z, batch.labels, groups, generator)
+            z, triplets = clean_triplets(embed, self.source, batch, groups, generator)
             before = hardness(*triplets.of(z))
             clean = torch.cat(triplets.of(batch.inputs))
             goal, adversarial, computed = before, clean, 0

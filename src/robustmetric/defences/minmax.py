@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from robustmetric.attacks.base import Engine
 from robustmetric.defences.base import Defence, require
-from robustmetric.defences.groups import check_mining, group_means, groups_in, mine_in_groups
+from robustmetric.defences.groups import check_mining, clean_triplets, group_means, groups_in
 from robustmetric.losses.mining import Miner
 from robustmetric.losses.triplet import hardness, triplet_values
 from robustmetric.perturb.pgd import Rowwise
@@ -31,9 +31,7 @@ class MinMax(Defence):
     def forward(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         groups = groups_in(batch, self.groups)
         with self.attacked(model) as embed:
-            with torch.no_grad():
-                z = embed(batch.inputs)
-            triplets = mine_in_groups(self.source, z, batch.labels, groups, generator)
+            z, triplets = clean_triplets(embed, self.source, batch, groups, generator)
             adversarial = self._hardest(embed, triplets.of(batch.inputs), z[triplets.anchor], generator)
         a, p, n = model(adversarial).chunk(3)
         self.note(before=hardness(*triplets.of(z)), after=hardness(a, p, n))

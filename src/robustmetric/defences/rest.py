@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from robustmetric.attacks.base import Engine
 from robustmetric.defences.base import Defence, require
 from robustmetric.defences.est import shifted
-from robustmetric.defences.groups import check_mining, group_means, groups_in, mine_in_groups
+from robustmetric.defences.groups import check_mining, clean_triplets, group_means, groups_in
 from robustmetric.losses.mining import Miner
 from robustmetric.losses.triplet import hardness, triplet_values
 from robustmetric.types import Batch
@@ -27,9 +27,7 @@ class RevisedShiftedTriplet(Defence):
     def forward(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         groups = groups_in(batch, self.groups)
         with self.attacked(model) as embed:
-            with torch.no_grad():
-                z = embed(batch.inputs)
-            triplets = mine_in_groups(self.source, z, batch.labels, groups, generator)
+            z, triplets = clean_triplets(embed, self.source, batch, groups, generator)
             (anchors, *images), (_, *origins) = triplets.of(batch.inputs), triplets.of(z)
             moved = shifted(self.attack, embed, torch.cat(images), torch.cat(origins), generator)
         a, p, n = model(torch.cat([anchors, moved])).chunk(3)
