@@ -87,7 +87,6 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 def main(argv: list[str] | None = None) -> int:
     options = parse(argv)
     device = torch.device(options.device)
-    torch.backends.cudnn.benchmark = device.type == "cuda"
     plan, feed = load(options.run, device)
     sampler = plan.sampler if options.pairs is None else Pairs(2 * options.pairs)
     defence = plan.defence

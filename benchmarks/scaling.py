@@ -148,11 +148,12 @@ def product_flops(items: int, sizes: Sizes) -> int:
 
 
 def plain_seconds(case: Case, device: torch.device, repeats: int, limit: float) -> float:
-    """The median of as many calls as fit into the limit, one at least; the first of several warms up."""
+    """The median of as many calls as fit into the limit, one at least; one more warms up."""
+    seconds(case.plain, device)
     times: list[float] = []
-    while not times or (len(times) <= repeats and sum(times) + max(times) <= limit):
+    while not times or (len(times) < repeats and sum(times) + max(times) <= limit):
         times.append(seconds(case.plain, device))
-    return statistics.median(times[1:] or times)
+    return statistics.median(times)
 
 
 def rows_of(cases: Iterator[Case], gauge: Gauge, device: torch.device, options: argparse.Namespace) -> dict[str, Row]:

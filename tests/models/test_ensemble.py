@@ -7,8 +7,10 @@ from copy import deepcopy
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from robustmetric.errors import InputError
+from robustmetric.models import ensemble as ensemble_module
 from robustmetric.models.backbone import encoder
 from robustmetric.models.convnet import ConvNet
 from robustmetric.models.encoder import Encoder
@@ -16,6 +18,7 @@ from robustmetric.models.ensemble import Ensemble, Run
 from robustmetric.models.mahalanobis import Mahalanobis
 from robustmetric.numerics.distances import pairwise
 from robustmetric.perturb.fast import FastView
+from robustmetric.perturb.pgd import frozen
 
 
 def member(seed: int, dim: int = 6) -> Encoder:
@@ -130,6 +133,30 @@ def test_streams_wait_for_the_inputs_and_keep_their_memory() -> None:
             found = ensemble(clean * 2 - clean)
             torch.full_like(clean, 9.0)
             torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["resnet18", "convnet"])
+def test_auto_means_streams_for_deep_members(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    forked = []
+    run = ensemble_module._run_on_streams
+    monkeypatch.setattr(ensemble_module, "_run_on_streams", lambda *given: forked.append(kind) or run(*given))
+    model = Ensemble(networks(kind)).cuda().eval()
+    side = 8 if kind == "convnet" else 64
+    model(torch.rand(2, 3, side, side, device="cuda"))
+    assert forked == (["resnet18"] if kind == "resnet18" else [])
+
+
+@pytest.mark.gpu
+def test_a_recorded_ensemble_gives_the_numbers_of_the_loop() -> None:
+    model = Ensemble(networks("resnet18")).cuda().eval()
+    x = torch.rand(4, 3, 64, 64, device="cuda")
+    with frozen(model) as embed, torch.no_grad():
+        expected = embed(x)
+    for _ in range(3):  # seen, recorded, replayed
+        with frozen(model, "fast") as embed:
+            found = embed(x.clone().requires_grad_())
+    assert functional.cosine_similarity(found, expected).min() > 0.99
 
 
 def test_stacked_members_are_called_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,11 +16,12 @@ from robustmetric.types import Embeddings, Inputs
 
 Run = Literal["auto", "loop", "streams", "stacked"]
 
-AUTO: dict[str, Run] = {}
-"""What "auto" stands for on each type of device; elsewhere "loop". `benchmarks/ensembles.py` compares them.
+DEEP = 20
+"""Layers with weights from which "auto" means "streams" on a GPU. `benchmarks/ensembles.py` compares the ways.
 
-On a CPU the loop is the fastest for each of Mahalanobis, C2F2, MobileNetV2 and ResNet-18: stacking copies the weights
-at every call and makes grouped convolutions of the others. On a GPU nothing has been measured yet.
+On an H200 streams take 0.74 to 0.94 of the loop's time to train 2 to 5 members of MobileNetV2 or ResNet-18 and 0.93 to
+1.02 to attack them; for Mahalanobis and C2F2 the host cannot launch fast enough to fill one stream. Stacking copies the
+weights at every call and makes grouped convolutions of the others: it pays for four and more members of C2F2 alone.
 """
 
 
@@ -33,8 +34,8 @@ class Ensemble(nn.Module):
     `run` says how the members are called, and changes no number beyond rounding: "loop", one after the other;
     "streams", each on a CUDA stream of its own (elsewhere the loop); "stacked", as one network whose weights are the
     members' stacked, for members of one architecture without layers that are random or keep statistics (where weights
-    lie in channels_last order, as in a fast view, the loop: stacks have no such order); "auto", what `AUTO` has for the
-    device.
+    lie in channels_last order, as in a fast view, the loop: stacks have no such order); "auto", streams for deep
+    members on a GPU, else the loop.
     """
 
     def __init__(self, members: list[nn.Module], run: Run = "auto") -> None:
@@ -55,6 +56,7 @@ class Ensemble(nn.Module):
         self.members = nn.ModuleList(members)
         self.dim = sum(sizes)
         self.run: Run = run
+        self._is_deep = sum(bool(list(layer.parameters(recurse=False))) for layer in members[0].modules()) >= DEEP
 
     def forward(self, inputs: Inputs) -> Embeddings:
         return torch.cat(self._embeddings(inputs), dim=1) / math.sqrt(len(self.members))
@@ -65,15 +67,19 @@ class Ensemble(nn.Module):
 
     def _embeddings(self, inputs: Tensor) -> list[Tensor] | tuple[Tensor, ...]:
         members = list(self.members)
-        way = AUTO.get(inputs.device.type, "loop") if self.run == "auto" else self.run
+        way = ("streams" if self._is_deep else "loop") if self.run == "auto" else self.run
         if way == "stacked" and not is_channels_last(members[0]):
             if reason := obstacle(members):
                 raise InputError(f"an ensemble cannot be run 'stacked': {reason}; expected run: 'auto' or 'loop'")
             return run_stacked(members, inputs)
-        # A compiler or exporter orders the work itself.
-        if way == "streams" and inputs.is_cuda and len(members) > 1 and not torch.compiler.is_compiling():
+        if way == "streams" and len(members) > 1 and _may_fork(inputs):
             return _run_on_streams(members, inputs)
         return [member(inputs) for member in members]
+
+
+def _may_fork(inputs: Tensor) -> bool:
+    """Whether other streams may take part: a compiler, an exporter or a recorder of graphs orders the work itself."""
+    return inputs.is_cuda and not torch.compiler.is_compiling() and not torch.cuda.is_current_stream_capturing()
 
 
 def _run_on_streams(members: Sequence[nn.Module], inputs: Tensor) -> list[Tensor]:
