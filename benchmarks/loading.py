@@ -123,7 +123,6 @@ def main(argv: list[str] | None = None) -> None:
     options = parse(argv)
     device = torch.device(options.device)
     torch.manual_seed(0)
-    torch.backends.cudnn.benchmark = True
     crop = RandomCrop(options.crop)
     with tempfile.TemporaryDirectory() as folder:
         split = noise(Path(folder), options.images, options.size)

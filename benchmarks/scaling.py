@@ -188,7 +188,6 @@ def main(argv: list[str] | None = None) -> int:
     device = torch.device(options.device)
     sizes = TINY if options.tiny else Sizes()
     torch.manual_seed(0)
-    torch.backends.cudnn.benchmark = True
     images = torch.rand(max(*sizes.batch, sizes.images), 3, options.size, options.size, device=device)
     known = images[: sizes.images]
     models = [settled(options.architecture, options.weights, known) for _ in range(max(sizes.members))]

@@ -203,7 +203,6 @@ def prepare(options: argparse.Namespace) -> tuple[Scene, Gauge]:
 def main(argv: list[str] | None = None) -> int:
     options = parse(argv)
     device = torch.device(options.device)
-    torch.backends.cudnn.benchmark = True
     scene, gauge = prepare(options)
     trials = load_suite(options.suite).trials
     if options.steps is not None:

@@ -248,7 +248,6 @@ def main(argv: list[str] | None = None) -> int:
     options = parse(argv)
     device = torch.device(options.device)
     torch.manual_seed(0)
-    torch.backends.cudnn.benchmark = True
     images = torch.rand(2 * options.pairs, 3, options.size, options.size, device=device)
     batch = Batch(images, torch.arange(len(images), device=device) // 2, torch.arange(len(images), device=device))
     model = network(options, images)

@@ -69,7 +69,6 @@ def main(argv: list[str] | None = None) -> None:
     options = parse(argv)
     device = torch.device(options.device)
     torch.manual_seed(0)
-    torch.backends.cudnn.benchmark = True
     clean = torch.rand(options.batch, 3, options.size, options.size, device=device)
     model = settled(options.architecture, options.weights, clean)
     gauge = Gauge.of(model, clean[0])

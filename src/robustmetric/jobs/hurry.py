@@ -19,13 +19,12 @@ def channels_last(model: nn.Module) -> None:
 
 @contextmanager
 def compiled_updates(model: nn.Module, compiled: bool) -> Iterator[Callable[[], None]]:
-    """Compile the model's calls, and tune kernels, until the function given is called.
+    """Compile the model's calls until the function given is called.
 
-    Other shapes and modes that come later run as they are: to compile or tune for each would take minutes.
+    Other shapes and modes that come later run as they are: to compile for each would take minutes.
     """
 
     def settle() -> None:
-        torch.backends.cudnn.benchmark = False
         if compiled:
             torch.compiler.set_stance("eager_on_recompile")
 

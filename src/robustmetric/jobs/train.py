@@ -87,7 +87,6 @@ def fit(
 ) -> None:
     """The loop: every epoch, every batch, one step; saved as it goes, measured at the end."""
     if fabric.device.type == "cuda":
-        torch.backends.cudnn.benchmark = True
         channels_last(plan.model)
     plan.defence.view = plan.attack_view
     optimiser = plan.optimiser.build(plan.model, plan.defence)
