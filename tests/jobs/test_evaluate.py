@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from robustmetric import records
+from robustmetric.attacks.base import Climb
 from robustmetric.attacks.mismatch import TargetedMismatch
 from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.data.base import Dataset
@@ -17,6 +18,7 @@ from robustmetric.data.digits import Digits
 from robustmetric.data.transforms import Identity
 from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.assemble import load_suite
+from robustmetric.jobs.climbs import AT_MOST, Climbs
 from robustmetric.jobs.ers import Store, batch_weights
 from robustmetric.jobs.evaluate import measure_trial, run_suite
 from robustmetric.jobs.workers import Workers
@@ -73,8 +75,9 @@ def of_mode(found: list[Record], mode: str) -> list[Record]:
 
 def test_a_suite_ends_each_mode_with_its_ers(found: list[Record]) -> None:
     kinds = [(record.kind, record.settings.get("mode")) for record in found]
-    ten = [("attack", "fixed")] * TRIALS + [("ers", "fixed")]
-    assert kinds == [("clean", None), *ten, *((kind, "compat") for kind, _ in ten)]
+    both = [("attack", "fixed"), ("attack", "compat")] * (TRIALS - 1)
+    last = [(kind, mode) for mode in ("fixed", "compat") for kind in ("attack", "ers")]
+    assert kinds == [("clean", None), *both, *last]
 
 
 @pytest.mark.parametrize("mode", ["fixed", "compat"])
@@ -129,6 +132,38 @@ def test_compat_scores_images_that_are_not_rounded(arena: Arena) -> None:
     assert (cosine["compat"] > still + 1e-5).double().mean() > 0.9, "moved, each by a little: all are near 1 here"
 
 
+SHARED = ("CA+", "CA-", "QA+", "QA-", "TMA", "GTT")
+
+
+def test_both_modes_share_a_climb_where_they_choose_the_same(arena: Arena, suite: Suite, found: list[Record]) -> None:
+    """50 queries are three batches; misranking chooses otherwise in each mode, and the shift climbs otherwise."""
+    for record in found[1:]:
+        batches = record.context.get("batches_climbed_in_another_mode")
+        is_shared = record.kind == "attack" and record.settings["mode"] == "compat" and record.name in SHARED
+        assert batches == (3 if is_shared else None), (record.name, record.settings["mode"])
+    alone = {trial.label: measure_trial(arena, trial, {}, 0, {})[0] for trial in suite.runs() if trial.mode == "compat"}
+    for record in of_mode(found, "compat")[:-1]:
+        assert record.scores == alone[record.name].scores, record.name
+
+
+def test_climbs_of_another_trial_are_forgotten_and_too_many_are_not_kept(suite: Suite) -> None:
+    one, other = suite.trials[0], suite.trials[1]
+    climb = Climb(torch.zeros(2, 3), {"index": torch.zeros(2)})
+    climbs, device = Climbs(), torch.device("cpu")
+    climbs.begin(one, device)
+    climbs.keep(0, climb)
+    climbs.keep(0, Climb(torch.ones(2, 3), {}))
+    climbs.begin(one.in_mode("compat"), device)
+    assert climbs.of(0) is climb and climbs.of(2) is None
+    for trial in (other, replace(one, engine=replace(one.engine, steps=0))):
+        climbs.begin(trial, device)
+        assert climbs.of(0) is None
+    large = Climb(torch.zeros(1).expand(AT_MOST // 4), {})
+    climbs.keep(0, large)
+    climbs.keep(1, climb)
+    assert climbs.of(0) is large and climbs.of(1) is None
+
+
 def test_a_finished_suite_is_not_run_again(arena: Arena, suite: Suite, tmp_path: Path) -> None:
     done = written(tmp_path / "results.jsonl", run_suite(arena, suite, 0, {}, folder=tmp_path / "queries"))
     assert len(done) == 1 + 2 * (TRIALS + 1)
@@ -156,18 +191,18 @@ def test_without_the_scores_per_query_ers_has_no_interval(
     arena: Arena, suite: Suite, found: list[Record], tmp_path: Path
 ) -> None:
     folder = tmp_path / "queries"
-    before = written(tmp_path / "results.jsonl", islice(run_suite(arena, suite, 0, {}, folder=folder), TRIALS + 1))
+    before = written(tmp_path / "results.jsonl", islice(run_suite(arena, suite, 0, {}, folder=folder), 2 * TRIALS))
     finished = {record.key: record for record in before}
+    assert len(list(folder.iterdir())) == 2 * TRIALS - 1
+    file = Store._path(folder, next(r for r in before if r.settings.get("mode") == "fixed"))
+    intact = file.read_bytes()
     # Not kept, damaged, of other queries.
-    files = sorted(folder.iterdir())
-    assert len(files) == TRIALS
-    intact = files[0].read_bytes()
     for spoil in (
-        lambda: files[0].unlink(),
-        lambda: files[0].write_bytes(intact[:50]),
-        lambda: np.savez(files[0], **{name: np.zeros(3) for name in SUB_SCORES}),
+        lambda: file.unlink(),
+        lambda: file.write_bytes(intact[:50]),
+        lambda: np.savez(file, **{name: np.zeros(3) for name in SUB_SCORES}),
     ):
-        files[0].write_bytes(intact)
+        file.write_bytes(intact)
         spoil()
         total, _ = next(run_suite(arena, suite, 0, {}, finished=finished, folder=folder))
         assert (total.kind, total.scores) == ("ers", of_mode(found, "fixed")[-1].scores)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from robustmetric.attacks.modes import guess_places, mode_of
+from robustmetric.attacks.modes import ClimbsAlike, guess_places, mode_of
 from robustmetric.errors import InputError
 from robustmetric.numerics.distances import chunks, nearest, pairwise
 from robustmetric.perturb.ball import Ball
@@ -63,12 +63,32 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True)
+class Climb:
+    """Where a climb led, not rounded, and what it was told to aim at."""
+
+    inputs: Inputs
+    targets: Targets
+
+    def serves(self, targets: Targets) -> bool:
+        """Whether a climb towards these would be the same; one host synchronisation per target."""
+        return self.targets.keys() == targets.keys() and all(
+            torch.equal(self.targets[name], target) for name, target in targets.items()
+        )
+
+
+@dataclass(frozen=True)
 class Outcome:
-    """The perturbed inputs, their embeddings, and the attack's scores."""
+    """The perturbed inputs, their embeddings, and the attack's scores; the climb, where another mode may share it.
+
+    (A batch that is attacked in parts shares none: what one part draws at random depends on those before it.)
+    """
 
     inputs: Inputs
     embeddings: Embeddings
     scores: Scores
+    climb: Climb | None = None
+    shared: bool = False
+    """Whether an earlier climb was used."""
 
 
 def joined(parts: Sequence[Outcome]) -> Outcome:
@@ -93,17 +113,21 @@ def run(
     rounded: bool = True,
     budget: int = BUDGET,
     view: View = "exact",
+    earlier: Climb | None = None,
 ) -> Outcome:
     """Attack one batch. `rounded` scores the images as 8 bits hold them, which is what a real attacker can send.
 
     (Published tables are of images that are not rounded; the mode of an attack is explained in `modes.py`.)
 
     A batch with more than `budget` distances to the gallery is attacked some rows at a time, so memory stays bounded.
-    `view` is how the attack sees the model, and how it is scored: see `frozen`.
+    `view` is how the attack sees the model, and how it is scored: see `frozen`. `earlier` is the climb of this batch,
+    by this engine and generator, in the attack's other mode: it is used where it would be the same.
     """
     with frozen(model, view) as embed:
         parts = [
-            _run_rows(attack, engine, embed, part, gallery, generator, rounded)
+            _run_rows(
+                attack, engine, embed, part, gallery, generator, rounded, earlier if len(part) == len(batch) else None
+            )
             for part in _parts(batch, budget // max(1, len(gallery)))
         ]
     return joined(parts)
@@ -124,8 +148,9 @@ def _run_rows(
     gallery: Gallery,
     generator: torch.Generator | None,
     rounded: bool,
+    earlier: Climb | None,
 ) -> Outcome:
-    """Choose, climb, score."""
+    """Choose, climb (or take the climb of the other mode), score."""
     with torch.no_grad():
         clean = embed(batch.inputs)
     compat = mode_of(attack) == "compat"
@@ -137,18 +162,22 @@ def _run_rows(
         return attack.value(embed(x), dict(zip(targets, fixed, strict=True)), gallery)
 
     climbed = Rowwise(value, tuple(targets.values()))
+    shared = earlier is not None and isinstance(attack, ClimbsAlike) and earlier.serves(targets)
     early: Scores = {}
     if compat and isinstance(attack, ScoredEarly):
         before, perturbed = _last_two(engine, climbed, batch.inputs, generator)
         with torch.no_grad():
             early = attack.score_early(embed(before), targets)
+    elif shared and earlier is not None:
+        perturbed = earlier.inputs
     else:
         perturbed = engine(climbed, batch.inputs, generator)
+    climb = Climb(perturbed, targets) if isinstance(attack, ClimbsAlike) else None
     if rounded:
         perturbed = engine.ball.to_bytes(perturbed, batch.inputs)
     with torch.no_grad():
         z = embed(perturbed)
-        return Outcome(perturbed, z, {**attack.score(z, targets, batch, gallery), **early})
+        return Outcome(perturbed, z, {**attack.score(z, targets, batch, gallery), **early}, climb, shared)
 
 
 def _last_two(engine: Engine, value: Value, clean: Inputs, generator: torch.Generator | None) -> tuple[Inputs, Inputs]:

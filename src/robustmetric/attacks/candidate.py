@@ -28,6 +28,7 @@ class Candidate:
     """CA-: queries are drawn from this share of the gallery (at least W), the candidate's nearest neighbours."""
     mode: Mode = field(default="fixed", repr=False)
     role: ClassVar[Literal["query", "candidate"]] = "candidate"
+    climbs_alike: ClassVar[Literal[True]] = True
 
     def __post_init__(self) -> None:
         check_direction(self.direction, self.queries, "queries")

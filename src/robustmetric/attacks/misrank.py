@@ -23,6 +23,7 @@ class LearnToMisrank:
 
     mode: Mode = field(default="fixed", repr=False)
     role: ClassVar[Literal["query", "candidate"]] = "query"
+    climbs_alike: ClassVar[Literal[True]] = True
 
     def __post_init__(self) -> None:
         check_mode(self.mode)

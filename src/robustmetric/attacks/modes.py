@@ -27,6 +27,14 @@ class Moded(Protocol):
     def mode(self) -> Mode: ...
 
 
+@runtime_checkable
+class ClimbsAlike(Protocol):
+    """A moded attack whose `value` knows its targets alone: where both modes choose the same, they climb the same."""
+
+    @property
+    def climbs_alike(self) -> Literal[True]: ...
+
+
 def mode_of(attack: object) -> Mode:
     """The attack's mode; one that knows of none is as its paper means it."""
     return attack.mode if isinstance(attack, Moded) else "fixed"

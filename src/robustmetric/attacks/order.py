@@ -29,6 +29,7 @@ class Order:
     """They are drawn from this share of the gallery (at least M items), the query's nearest neighbours."""
     mode: Mode = field(default="fixed", repr=False)
     role: ClassVar[Literal["query", "candidate"]] = "query"
+    climbs_alike: ClassVar[Literal[True]] = True
 
     def __post_init__(self) -> None:
         check_mode(self.mode)

@@ -28,6 +28,7 @@ class Query:
     """QA-: items are drawn from this share of the gallery (at least M), the query's nearest neighbours."""
     mode: Mode = field(default="fixed", repr=False)
     role: ClassVar[Literal["query", "candidate"]] = "query"
+    climbs_alike: ClassVar[Literal[True]] = True
 
     def __post_init__(self) -> None:
         check_direction(self.direction, self.candidates, "candidates")

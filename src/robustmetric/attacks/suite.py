@@ -61,11 +61,11 @@ class Suite:
     name: str
     trials: Sequence[Trial]
     modes: Sequence[Mode] = ()
-    """The modes to run all of them in, one after the other; none: each in its own."""
+    """The modes to run all of them in; none: each in its own."""
 
     def runs(self) -> list[Trial]:
-        """Every trial in every mode."""
-        return [trial.in_mode(mode) for mode in self.modes for trial in self.trials] or list(self.trials)
+        """Every trial in every mode, the modes of one next to one another: they may share a climb."""
+        return [trial.in_mode(mode) for trial in self.trials for mode in self.modes] or list(self.trials)
 
     def at(self, radius: float) -> "Suite":
         """The same suite, every trial at one radius (trials that differ in radius only become one)."""

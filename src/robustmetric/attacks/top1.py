@@ -25,6 +25,7 @@ class TopOneMisranking:
 
     mode: Mode = field(default="fixed", repr=False)
     role: ClassVar[Literal["query", "candidate"]] = "query"
+    climbs_alike: ClassVar[Literal[True]] = True
 
     def __post_init__(self) -> None:
         check_mode(self.mode)
@@ -59,6 +60,7 @@ class TopOneTranslocation:
     keep: int = 4
     mode: Mode = field(default="fixed", repr=False)
     role: ClassVar[Literal["query", "candidate"]] = "query"
+    climbs_alike: ClassVar[Literal[True]] = True
 
     def __post_init__(self) -> None:
         check_mode(self.mode)

@@ -15,6 +15,9 @@ from robustmetric.jobs.folder import atomically
 from robustmetric.metrics.robustness import SUB_SCORES, bootstrap, ers, ers_per_query
 from robustmetric.records import Record
 
+APART, SHARED = "fast_minus_fp32", "batches_climbed_in_another_mode"
+"""What the context of one attack's record says beyond that of its run."""
+
 PerQuery = Mapping[str, Tensor]
 """By score, one number per query."""
 
@@ -92,6 +95,6 @@ def summed_up(measured: Sequence[tuple[Trial, Record]], store: Store, weights: T
         scores={"ERS": ers(scores), **scores},
         settings={**shared, "attacks": attacks},
         intervals=intervals,
-        context={key: value for key, value in last.context.items() if key != "fast_minus_fp32"},
+        context={key: value for key, value in last.context.items() if key not in (APART, SHARED)},
         seconds=sum({id(record): record.seconds for record in ten.values()}.values()),
     )

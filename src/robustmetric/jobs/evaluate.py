@@ -10,11 +10,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from robustmetric.attacks.base import Outcome, run
+from robustmetric.attacks.base import Climb, Outcome, run
 from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.attacks.transfer import Surrogate, Transfer, transfer
 from robustmetric.jobs.arena import Arena, as_bytes, embed
-from robustmetric.jobs.ers import PerQuery, Store, batch_weights, summed_up
+from robustmetric.jobs.climbs import Climbs
+from robustmetric.jobs.ers import APART, SHARED, PerQuery, Store, batch_weights, summed_up
 from robustmetric.jobs.progress import Bar
 from robustmetric.jobs.surrogate import find_surrogate, surrogate_settings
 from robustmetric.jobs.workers import full_precision, generator
@@ -66,14 +67,23 @@ def measure_clean(arena: Arena, settings: Mapping[str, Any], seed: int, context:
 
 @full_precision()
 def measure_trial(
-    arena: Arena, trial: Trial, settings: Mapping[str, Any], seed: int, context: Mapping[str, Any], lead: bool = True
+    arena: Arena,
+    trial: Trial,
+    settings: Mapping[str, Any],
+    seed: int,
+    context: Mapping[str, Any],
+    lead: bool = True,
+    climbs: Climbs | None = None,
 ) -> tuple[Record, PerQuery, Pictures | None]:
     """One attack on every query: the record, its scores per query, and a few pictures, where it moves queries.
 
     In mode `compat` the mean over queries is that of batch means, and there are no pictures: images are not rounded.
     A fast arena runs its first batch in fp32 as well: the record's context says how far the mean scores lie apart.
+    Batches whose climb is among `climbs`, from the other mode, are only scored: the record's context says how many.
     """
     began = time.monotonic()
+    climbs, shared = climbs or Climbs(), 0
+    climbs.begin(trial, arena.workers.device)
     sums: dict[str, Tensor] = {}
     pictures, apart = None, {}
     count, aside = len(arena.rows), 0.0
@@ -84,7 +94,9 @@ def measure_trial(
     with Bar(title(label, trial.engine.ball.radius), count, shown=lead and arena.workers.rank == 0) as bar:
         for first, positions, batch in arena.batches():
             randomness = generator(arena.workers.device, seed, first, 3)
-            outcome = _attack(arena, trial, batch, randomness, source)
+            outcome = _attack(arena, trial, batch, randomness, source, climbs.of(first))
+            climbs.keep(first, outcome.climb)
+            shared += outcome.shared
             for name, values in outcome.scores.items():
                 sums.setdefault(name, torch.zeros(count))[positions] = values.float().cpu()
             if first == 0 and exact is not None:
@@ -107,7 +119,11 @@ def measure_trial(
         count=count,
         seconds=time.monotonic() - began - aside,
         seed=seed,
-        context={**context, "fast_minus_fp32": apart} if apart else dict(context),
+        context={
+            **context,
+            **({APART: apart} if apart else {}),
+            **({SHARED: shared} if shared else {}),
+        },
     )
     return record, per_query, pictures
 
@@ -120,13 +136,22 @@ def _mean(values: Tensor, weights: Tensor | None) -> float:
     return float(values.mean() if weights is None else (weights * values).sum() / weights.sum())
 
 
-def _attack(arena: Arena, trial: Trial, batch: Batch, randomness: torch.Generator, source: Surrogate | None) -> Outcome:
+def _attack(
+    arena: Arena,
+    trial: Trial,
+    batch: Batch,
+    randomness: torch.Generator,
+    source: Surrogate | None,
+    earlier: Climb | None = None,
+) -> Outcome:
     rounded = batch.inputs.dim() > 2 and trial.mode == "fixed"
     model, gallery, seen = arena.model, arena.gallery, arena.seen
     if source is not None and isinstance(trial.attack, Transfer):
         climbed = (trial.attack.attack, trial.engine, source)
         return transfer(*climbed, model, batch, gallery, randomness, rounded=rounded, view=seen)
-    return run(trial.attack, trial.engine, model, batch, gallery, randomness, rounded=rounded, view=seen)
+    return run(
+        trial.attack, trial.engine, model, batch, gallery, randomness, rounded=rounded, view=seen, earlier=earlier
+    )
 
 
 def title(name: str, radius: float | None) -> str:
@@ -153,6 +178,7 @@ def run_suite(
     store = Store(folder, writes=arena.workers.rank == 0)
     if _found(_expected("clean", "clean", base, arena, seed), done) is None:
         yield measure_clean(arena, base, seed, context), None
+    climbs = Climbs()
     together: dict[tuple[str, str], list[tuple[Trial, Record]]] = {}
     for trial in suite.runs():
         record = _found(
@@ -160,7 +186,7 @@ def run_suite(
             done,
         )
         if record is None:
-            record, per_query, pictures = measure_trial(arena, trial, base, seed, context)
+            record, per_query, pictures = measure_trial(arena, trial, base, seed, context, climbs=climbs)
             store.keep(record, per_query)
             yield record, pictures
         group = together.setdefault((trial.mode, repr(trial.engine)), [])

@@ -20,6 +20,7 @@ from robustmetric.data.transforms import CentreCrop, Identity
 from robustmetric.errors import InputError, nearest
 from robustmetric.jobs import assemble
 from robustmetric.jobs.arena import Arena
+from robustmetric.jobs.ers import APART
 from robustmetric.jobs.evaluate import Pictures, run_suite, title
 from robustmetric.jobs.folder import RunFolder, atomically, summarise
 from robustmetric.jobs.progress import say
@@ -92,7 +93,7 @@ def evaluate(
 
 def _apart(record: Record) -> str:
     """What the fast view changed, in words; nothing for an ordinary record."""
-    apart = record.context.get("fast_minus_fp32", {})
+    apart = record.context.get(APART, {})
     return f" (fast, off by {', '.join(f'{value:+.2g}' for value in apart.values())} on one batch)" if apart else ""
 
 
