@@ -173,6 +173,33 @@ def ledger(
 
 
 @app.command()
+def compare(
+    first: Annotated[Path, typer.Argument(help="An evaluated run folder.")],
+    second: Annotated[Path, typer.Argument(help="Another, evaluated on the same queries.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
+) -> None:
+    """Say in which scores two runs differ, with 95 % intervals of the difference over queries.
+
+    Example: [bold]robustmetric compare runs/digits-plain-seed0 runs/digits-est-seed0[/bold]
+    """
+    from dataclasses import asdict
+
+    from robustmetric.jobs.compare import compare as job
+
+    found = job(first, second)
+    if as_json:
+        for one in found:
+            typer.echo(json.dumps({**asdict(one), "is_clear": one.is_clear}))
+        return
+    typer.echo(f"{'':<14}{'first':>9}{'second':>9}{'difference':>12}   95 % of {found[0].count} queries, paired")
+    for one in found:
+        low, high = one.interval
+        name = f"{one.name} ({one.mode})" if one.mode == "compat" else one.name
+        shown = f"{name:<14}{one.first:>9.4g}{one.second:>9.4g}{one.second - one.first:>+12.4g}"
+        typer.echo(f"{shown}   {low:+.4g} to {high:+.4g}{'' if one.is_clear else '   not clear'}")
+
+
+@app.command()
 def demo(out: Annotated[Path, typer.Option("--out", "-o", help="Folder for runs and page.")] = Path("demo")) -> None:
     """Train a plain and a hardened model on real digits, attack both, and make a page: a few minutes on a laptop.
 

@@ -53,9 +53,10 @@ def test_fewer_batches_than_processes_is_said_by_every_rank() -> None:
 
 
 def test_queries_that_search_one_another_leave_themselves_out() -> None:
-    record = measure_clean(arena(Dataset("rows", ROWS, ROWS), Workers(CPU)), {}, 0, {})
+    record, per_query = measure_clean(arena(Dataset("rows", ROWS, ROWS), Workers(CPU)), {}, 0, {})
     # Each row's nearest other row is of its class; 1 of the 3 others is.
-    assert record.scores["R@1"] == 100.0
+    assert record.scores["R@1"] == 100.0 and per_query["R@1"].tolist() == [100.0] * 4
+    assert record.scores["probe"] == 100.0, "two of each class, apart: the second is told by the first"
     assert record.settings["chance"] == pytest.approx(100 / 3)
 
 
@@ -65,7 +66,7 @@ def test_a_gallery_in_another_order_of_classes_is_matched_by_name() -> None:
     # Queries number a 0 and b 1; a class that only the gallery has comes behind them.
     assert found.gallery.labels.tolist() == [0, 1, 4]
     assert found.places.tolist() == [-1] * 4
-    record = measure_clean(found, {}, 0, {})
+    record, _ = measure_clean(found, {}, 0, {})
     assert record.scores["R@1"] == 100.0
     assert record.settings["chance"] == pytest.approx(100 / 3)
 

@@ -55,7 +55,7 @@ class Store:
                 values = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
         except (OSError, ValueError, zipfile.BadZipFile):
             return None
-        whole = set(values) == set(record.scores) and all(v.shape == (record.count,) for v in values.values())
+        whole = set(values) <= set(record.scores) and all(v.shape == (record.count,) for v in values.values())
         return values if whole else None
 
     @staticmethod
@@ -82,7 +82,7 @@ def summed_up(measured: Sequence[tuple[Trial, Record]], store: Store, weights: T
     ten = {name: by_score[name][1] for name in SUB_SCORES}
     scores = {name: record.scores[name] for name, record in ten.items()}
     intervals = {name: record.intervals[name] for name, record in ten.items() if name in record.intervals}
-    values = {name: kept[name] for name, record in ten.items() if (kept := store.of(record)) is not None}
+    values = {name: kept[name] for name, record in ten.items() if name in (kept := store.of(record) or {})}
     if len(values) == len(ten):
         intervals["ERS"] = bootstrap(ers_per_query(values), weights=weights)
     last = measured[-1][1]

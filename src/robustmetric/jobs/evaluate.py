@@ -21,6 +21,7 @@ from robustmetric.jobs.surrogate import find_surrogate, surrogate_settings
 from robustmetric.jobs.workers import full_precision, generator
 from robustmetric.metrics.average_precision import rank_metrics, without_positives
 from robustmetric.metrics.clustering import cluster_metrics
+from robustmetric.metrics.linear_probe import linear_probe
 from robustmetric.metrics.robustness import bootstrap
 from robustmetric.numerics.distances import nearest
 from robustmetric.perturb.pgd import frozen
@@ -35,8 +36,10 @@ EXAMPLES = 6
 
 
 @full_precision()
-def measure_clean(arena: Arena, settings: Mapping[str, Any], seed: int, context: Mapping[str, Any]) -> Record:
-    """Retrieval and clustering without an attack."""
+def measure_clean(
+    arena: Arena, settings: Mapping[str, Any], seed: int, context: Mapping[str, Any]
+) -> tuple[Record, PerQuery]:
+    """Retrieval, clustering and a linear probe without an attack: the record, and what is known of each query."""
     began = time.monotonic()
     labels = arena.queries.labels[arena.rows].to(arena.workers.device)
     own = arena.items is arena.queries
@@ -46,23 +49,27 @@ def measure_clean(arena: Arena, settings: Mapping[str, Any], seed: int, context:
         z = embed(arena.model, arena.queries, arena.view, arena.workers, arena.batch_size, arena.rows, arena.seen)
     exclude = arena.places.to(arena.workers.device)
     ks = tuple(k for k in (1, 2, 4, 8) if k < len(arena.gallery))
-    per_query = rank_metrics(z, arena.gallery.embeddings, labels, arena.gallery.labels, exclude, ks)
-    scores = {name: 100 * float(values.mean()) for name, values in per_query.items()}
+    found = rank_metrics(z, arena.gallery.embeddings, labels, arena.gallery.labels, exclude, ks)
+    per_query = {name: 100 * values.float().cpu() for name, values in found.items()}
+    scores = {name: float(values.mean()) for name, values in per_query.items()}
     clusters = cluster_metrics(arena.gallery.embeddings, arena.gallery.labels, seed=0)
     scores |= {name: 100 * value for name, value in clusters.items()}
+    if len(arena.gallery.labels.unique()) < len(arena.gallery):
+        scores["probe"] = 100 * linear_probe(arena.gallery.embeddings, arena.gallery.labels)
     alone = int(without_positives(labels, arena.gallery.labels, exclude).sum())
     extra = {"chance": _chance(labels, arena.gallery.labels, own)} | ({"without_positives": alone} if alone else {})
-    return Record(
+    record = Record(
         kind="clean",
         name="clean",
         scores=scores,
         settings={**settings, **arena.settings(), **extra},
-        intervals={name: _percent(bootstrap(values)) for name, values in per_query.items()},
+        intervals={name: bootstrap(values) for name, values in per_query.items()},
         count=len(labels),
         seconds=time.monotonic() - began,
         seed=seed,
         context=dict(context),
     )
+    return record, per_query
 
 
 @full_precision()
@@ -177,20 +184,22 @@ def run_suite(
     base = {"suite": suite.name, **(settings or {})}
     store = Store(folder, writes=arena.workers.rank == 0)
     if _found(_expected("clean", "clean", base, arena, seed), done) is None:
-        yield measure_clean(arena, base, seed, context), None
+        record, per_query = measure_clean(arena, base, seed, context)
+        store.keep(record, per_query)
+        yield record, None
     climbs = Climbs()
     together: dict[tuple[str, str], list[tuple[Trial, Record]]] = {}
     for trial in suite.runs():
-        record = _found(
+        earlier = _found(
             _expected("attack", trial.label, {**base, **trial.settings(), **surrogate_settings(trial)}, arena, seed),
             done,
         )
-        if record is None:
+        if earlier is None:
             record, per_query, pictures = measure_trial(arena, trial, base, seed, context, climbs=climbs)
             store.keep(record, per_query)
             yield record, pictures
         group = together.setdefault((trial.mode, repr(trial.engine)), [])
-        group.append((trial, record))
+        group.append((trial, earlier or record))
         total = summed_up(group, store, _weights(arena, trial))
         if total is not None:
             group.clear()
@@ -244,7 +253,3 @@ def _chance(queries: Tensor, items: Tensor, own: bool) -> float:
     """R@1 in percent of an embedding that knows nothing."""
     same = torch.bincount(items, minlength=int(queries.max()) + 1)[queries] - int(own)
     return 100 * float(same.double().mean()) / (len(items) - int(own))
-
-
-def _percent(interval: tuple[float, float]) -> tuple[float, float]:
-    return 100 * interval[0], 100 * interval[1]

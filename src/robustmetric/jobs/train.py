@@ -252,7 +252,7 @@ def _validate(
     _share_buffers(fabric, plan.model)
     arena = Arena.prepare(plan.model, dataset, plan.view, Workers.of(fabric))
     # A kind of its own: a glance during training is not the evaluation that tables compare.
-    record = replace(measure_clean(arena, {"epoch": epoch}, plan.seed, context), kind="validation")
+    record = replace(measure_clean(arena, {"epoch": epoch}, plan.seed, context)[0], kind="validation")
     cosine = float(collapse.mean_cosine(arena.gallery.embeddings))
     if not math.isnan(cosine):
         record.scores["mean_cosine"] = cosine

@@ -36,7 +36,7 @@ PROTOCOLS: dict[str, dict[str, Protocol]] = {
 RADII = {**{data: 8 / 255 for data in ("cub", "cars", "sop", "inshop")}, "fashion": 77 / 255, "mnist": 77 / 255}
 """The published radius by data: numbers at another have no place in the ten. Other data have no published one."""
 
-CLEAN = ("R@1", "R@2", "mAP", "mAP@10", "NMI", "AMI", "F1")
+CLEAN = ("R@1", "R@2", "mAP", "mAP@10", "NMI", "AMI", "F1", "probe")
 TEN = ("CA+", "CA-", "QA+", "QA-", "TMA", "ES:D", "ES:R", "LTM", "GTM", "GTT")
 RANGES = {"TMA": (-1.0, 1.0), "ES:D": (0.0, 2.0)}
 """Of scores that are no rates in percent."""

@@ -39,6 +39,9 @@ SCORES: dict[str, Score] = {
     ),
     "AMI": Score("higher", "agreement of k-means clusters with the classes, corrected for chance, in percent"),
     "F1": Score("higher", "pairs put in one cluster against pairs of one class (pairwise F1), in percent"),
+    "probe": Score(
+        "higher", "accuracy of a linear classifier on the embeddings, fitted on every other image, in percent"
+    ),
     "ES:R": Score(
         "higher",
         "R@1 after the attacker moved the query's embedding as far as it could, in percent",

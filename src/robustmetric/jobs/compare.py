@@ -1,0 +1,91 @@
+"""Two runs on the same queries: every score of both, their difference, and its interval over queries, pair by pair."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from robustmetric import records
+from robustmetric.errors import InputError
+from robustmetric.jobs.ers import PerQuery, Store, batch_weights
+from robustmetric.metrics.robustness import SUB_SCORES, bootstrap, ers_per_query
+from robustmetric.records import Record
+
+OWN = ("weights",)
+"""Settings in which two runs may differ: all others say what was asked of them."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One score of two runs. The interval resamples queries, each with both of its values: it is that of one test set
+    and two trained models, not of other seeds."""
+
+    name: str
+    mode: str
+    """Empty where there is no attack."""
+    first: float
+    second: float
+    interval: tuple[float, float]
+    """Of second minus first, 95 %."""
+    count: int
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the interval leaves out 0."""
+        return not self.interval[0] <= 0 <= self.interval[1]
+
+
+def compare(first: Path, second: Path) -> list[Difference]:
+    """Every score that both runs have of the same queries under the same settings."""
+    ours, theirs = _evaluated(first), _evaluated(second)
+    pairs = [(a, b) for a in ours for b in theirs if _is_alike(a, b)]
+    if not pairs:
+        raise InputError(
+            f"{first} and {second} have no measurement in common; evaluate both with the same suite, data, --queries, "
+            "--seed and --batch"
+        )
+    found = [
+        difference
+        for a, b in pairs
+        for difference in _differences(a, _per_query(first, a, ours), b, _per_query(second, b, theirs))
+    ]
+    if not found:
+        raise InputError(
+            f"{first} and {second} lack scores per query, their folders `queries`; evaluate both again, elsewhere (-o)"
+        )
+    return found
+
+
+def _evaluated(folder: Path) -> list[Record]:
+    """The newest records of each work, without those of training."""
+    newest = records.latest(records.read(folder / "results.jsonl"))
+    return [record for record in newest if record.kind in ("clean", "attack", "ers")]
+
+
+def _is_alike(a: Record, b: Record) -> bool:
+    one, other = ({k: v for k, v in record.settings.items() if k not in OWN} for record in (a, b))
+    return (a.kind, a.name, a.seed, a.count, one) == (b.kind, b.name, b.seed, b.count, other)
+
+
+def _per_query(folder: Path, record: Record, measured: list[Record]) -> PerQuery:
+    """What is known of each query; for ERS, from the ten scores of its mode."""
+    store = Store(folder / "queries")
+    if record.kind != "ers":
+        return store.of(record) or {}
+    ten: dict[str, Tensor] = {}
+    for other in measured:
+        if other.kind == "attack" and other.settings.get("attack") in record.settings["attacks"]:
+            same = {key for key in record.settings if key != "attacks"}
+            if all(other.settings.get(key) == record.settings[key] for key in same):
+                ten |= store.of(other) or {}
+    return {"ERS": ers_per_query(ten)} if set(SUB_SCORES) <= set(ten) else {}
+
+
+def _differences(a: Record, of_a: PerQuery, b: Record, of_b: PerQuery) -> Iterator[Difference]:
+    mode = str(a.settings.get("mode", ""))
+    weights = batch_weights(a.count, int(a.settings["batch"])) if mode == "compat" else None
+    for name in of_a:
+        if name in of_b:
+            interval = bootstrap(of_b[name] - of_a[name], weights=weights)
+            yield Difference(name, mode, a.scores[name], b.scores[name], interval, a.count)

@@ -1,0 +1,113 @@
+"""Two runs compared query by query: means, intervals, and what cannot be compared."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from commands import Command
+from robustmetric import records
+from robustmetric.errors import InputError
+from robustmetric.jobs.compare import compare
+from robustmetric.jobs.ers import Store
+from robustmetric.metrics.robustness import SUB_SCORES, ers, ers_per_query
+from robustmetric.records import Record
+
+SETTINGS = {"suite": "ers224", "queries": 4, "batch": 3, "data_fingerprint": "f"}
+
+
+def write(
+    folder: Path, values: dict[str, list[float]], name: str = "clean", weights: str = "w", **more: object
+) -> None:
+    """One record of a run and its scores per query."""
+    kind = "clean" if name == "clean" else "attack"
+    tensors = {score: torch.tensor(row) for score, row in values.items()}
+    count = len(next(iter(tensors.values())))
+    scores = {score: float(row.mean()) for score, row in tensors.items()}
+    record = Record(kind, name, scores, {**SETTINGS, "weights": weights, **more}, count=count)
+    records.append(folder / "results.jsonl", record)
+    Store(folder / "queries").keep(record, tensors)
+
+
+def test_a_difference_is_second_minus_first_with_a_paired_interval(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    # Every query gains 10 whatever it is: unpaired, the spread of 0 to 60 would hide it.
+    write(one, {"R@1": [0.0, 20.0, 40.0, 60.0]})
+    write(other, {"R@1": [10.0, 30.0, 50.0, 70.0]}, weights="v")
+    (found,) = compare(one, other)
+    assert (found.name, found.mode, found.first, found.second, found.count) == ("R@1", "", 30.0, 40.0, 4)
+    assert found.interval == pytest.approx((10.0, 10.0)) and found.is_clear
+    (back,) = compare(other, one)
+    assert back.interval == pytest.approx((-10.0, -10.0)) and back.is_clear
+
+
+def test_a_difference_that_may_be_none_is_not_clear(tmp_path: Path) -> None:
+    write(tmp_path / "one", {"R@1": [0.0, 0.0, 100.0, 100.0]})
+    write(tmp_path / "other", {"R@1": [100.0, 0.0, 0.0, 100.0]})
+    (found,) = compare(tmp_path / "one", tmp_path / "other")
+    assert found.interval[0] < 0 < found.interval[1] and not found.is_clear
+
+
+def test_compat_weighs_queries_as_its_means_do(tmp_path: Path) -> None:
+    # Batches of 3 and 1: the last query weighs as much as the three before it.
+    write(tmp_path / "one", {"TMA": [0.0] * 4}, name="TMA", mode="compat", attack="TMA()")
+    write(tmp_path / "other", {"TMA": [0.0, 0.0, 0.0, 1.0]}, name="TMA", mode="compat", attack="TMA()")
+    (found,) = compare(tmp_path / "one", tmp_path / "other")
+    # Drawn twice of four: 2/(2 + 2/3) = 0.75; unweighted it would be 0.5.
+    assert found.mode == "compat" and found.interval[1] >= 0.75
+
+
+def test_ers_is_compared_through_its_ten_scores(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("one", "other")]
+    rows: list[torch.Tensor] = []
+    for place, folder in enumerate(folders):
+        ten = {name: torch.rand(4, generator=torch.Generator().manual_seed(place)) for name in SUB_SCORES}
+        for name, row in ten.items():
+            write(folder, {name: row.tolist()}, name=name, weights=str(place), attack=f"{name}()", mode="fixed")
+        scores = {name: float(row.mean()) for name, row in ten.items()}
+        settings = {**SETTINGS, "weights": str(place), "mode": "fixed", "attacks": [f"{name}()" for name in ten]}
+        records.append(
+            folder / "results.jsonl", Record("ers", "ERS", {"ERS": ers(scores), **scores}, settings, count=4)
+        )
+        rows.append(ers_per_query(ten))
+    found = {one.name: one for one in compare(*folders)}
+    assert set(found) == {*SUB_SCORES, "ERS"}
+    low, high = found["ERS"].interval
+    gain = float((rows[1] - rows[0]).mean())
+    assert low <= gain <= high and found["ERS"].second - found["ERS"].first == pytest.approx(gain, abs=1e-4)
+
+
+@pytest.mark.parametrize("change", [{"queries": 5}, {"data_fingerprint": "g"}, {"suite": "demo"}])
+def test_other_questions_are_not_compared(tmp_path: Path, change: dict[str, object]) -> None:
+    write(tmp_path / "one", {"R@1": [0.0] * 4})
+    write(tmp_path / "other", {"R@1": [0.0] * 4}, **change)
+    with pytest.raises(InputError, match="have no measurement in common; evaluate both with the same suite"):
+        compare(tmp_path / "one", tmp_path / "other")
+
+
+def test_without_scores_per_query_there_is_no_interval(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        write(tmp_path / name, {"R@1": [0.0] * 4})
+    next((tmp_path / "one" / "queries").iterdir()).unlink()
+    with pytest.raises(InputError, match="lack scores per query"):
+        compare(tmp_path / "one", tmp_path / "other")
+
+
+def test_the_newest_record_of_a_work_counts(tmp_path: Path) -> None:
+    write(tmp_path / "one", {"R@1": [0.0] * 4})
+    write(tmp_path / "one", {"R@1": [50.0] * 4})
+    write(tmp_path / "other", {"R@1": [50.0] * 4}, weights="v")
+    (found,) = compare(tmp_path / "one", tmp_path / "other")
+    assert found.first == found.second == 50.0 and found.interval == (0.0, 0.0)
+
+
+def test_the_command_shows_a_line_per_score(tmp_path: Path, command: Command) -> None:
+    write(tmp_path / "one", {"R@1": [0.0, 20.0, 40.0, 60.0], "mAP": [0.0, 1.0, 0.0, 1.0]})
+    write(tmp_path / "other", {"R@1": [10.0, 30.0, 50.0, 70.0], "mAP": [1.0, 0.0, 0.0, 1.0]}, weights="v")
+    shown = command("compare", "one", "other").out.splitlines()
+    assert "4 queries, paired" in shown[0] and len(shown) == 3
+    assert shown[1].split()[:4] == ["R@1", "30", "40", "+10"] and shown[2].endswith("not clear")
+    lines = [json.loads(line) for line in command("compare", "one", "other", "--json").out.splitlines()]
+    assert [(line["name"], line["is_clear"]) for line in lines] == [("R@1", True), ("mAP", False)]
+    assert "does not exist" in command("compare", "one", "gone").error
