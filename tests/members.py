@@ -76,6 +76,10 @@ ARGUMENTS: dict[str, list[dict[str, Callable[[], Any]]]] = {
     "ics": [{}, *({"triplet": lambda names=names: names} for names in ALTERNATIVES)],
     "hm": [{}, {"structure": Structure}],
     "minmax": [{}, {"clean_anchor": lambda: True}],
+    "noise": [{"sigma": lambda: 0.1}],
+    "smoothed": [{"encoder": lambda: Encoder(convnet()), "sigma": lambda: 0.1, "samples": lambda: 4}],
+    "smoothing": [{"sigma": lambda: 0.1}],
+    "smoothed_retrieval": [{"sigma": lambda: 0.1}],
 }
 """By member: sets of arguments to build it with, where its own defaults are large or its signature does not say."""
 

@@ -252,6 +252,7 @@ def test_black_box_attack_is_not_climbed_by_gradients_of_its_target(name: str, a
 # --- defences -------------------------------------------------------------------------------------------------------
 
 IS_PLAIN_AT_RADIUS_ZERO = {
+    "noise": False,
     "plain": True,
     "madry": True,
     "est": True,
@@ -514,6 +515,9 @@ NOT_SCORES = {
     "roc": "a curve",
     "ers": "a mean of attack scores: embeddings play no part",
     "ers_per_query": "the same, per query",
+    "robust_error": "a share of radii",
+    "robust_curve": "a curve",
+    "area_under_error": "a mean over radii",
     "bootstrap": "an interval",
 }
 
@@ -562,6 +566,7 @@ def test_metric_equals_brute_force(name: str) -> None:
 # --- models ---------------------------------------------------------------------------------------------------------
 
 MODELS: dict[str, tuple[tuple[int, ...], bool]] = {
+    "smoothed": ((1, 8, 8), False),
     "encoder": ((1, 8, 8), True),
     "backbone": ((3, 32, 32), True),
     "bn_inception": ((3, 32, 32), False),

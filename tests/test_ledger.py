@@ -18,11 +18,13 @@ from robustmetric.jobs.ledger import cost, fingerprint_of, read_row, write_rows
 from robustmetric.metrics.robustness import SUB_SCORES, ers
 from robustmetric.models.convnet import ConvNet
 from robustmetric.records import Record
+from robustmetric.report.certified import faults as certified_faults
 from robustmetric.report.comparison import comparison
 from robustmetric.report.ledger import TEN, faults, label, protocol, read_rows
 
 RESULTS = Path(__file__).parents[1] / "results"
-COMMITTED = sorted(RESULTS.glob("*/*.json"))
+CERTIFIED = sorted(RESULTS.glob("tabular/*.json"))
+COMMITTED = sorted(path for path in RESULTS.glob("*/*.json") if path not in CERTIFIED)
 ACT = {
     "CA+": 13.7, "CA-": 46.8, "QA+": 12.6, "QA-": 39.3, "TMA": 0.547, "ES:D": 0.902, "ES:R": 13.6, "LTM": 9.8,
     "GTM": 21.9, "GTT": 1.3,
@@ -43,8 +45,15 @@ def test_a_committed_row_keeps_to_the_schema(path: Path) -> None:
             assert scores["ERS"] == pytest.approx(ers({name: scores[name] for name in SUB_SCORES}), abs=0.01)
 
 
+@pytest.mark.parametrize("path", CERTIFIED, ids=lambda path: path.stem)
+def test_a_committed_certified_row_keeps_to_its_schema(path: Path) -> None:
+    row = json.loads(path.read_text())
+    assert certified_faults(row) == [] and row["id"] == path.stem
+    assert (RESULTS.parent / row["recipe"]).is_file() and not row["commit"].endswith("+")
+
+
 def test_what_lies_among_the_results_is_rows() -> None:
-    others = [path for path in RESULTS.rglob("*") if path.is_file() and path not in COMMITTED]
+    others = [path for path in RESULTS.rglob("*") if path.is_file() and path not in [*COMMITTED, *CERTIFIED]]
     assert [path.name for path in others] == ["README.md"]
 
 

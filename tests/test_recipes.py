@@ -5,16 +5,21 @@ from pathlib import Path
 
 import pytest
 
+import certified_rows
 from robustmetric import recipe
 from robustmetric.attacks.base import Attack
 from robustmetric.catalogue import NAMES
 from robustmetric.data.protocols import Sampler, Source, Transform
 from robustmetric.defences.base import Defence
 from robustmetric.jobs.assemble import load_model, load_suite, resolve
+from robustmetric.jobs.certify import load
+from robustmetric.jobs.certify import resolve as resolve_certified
 from robustmetric.models.checkpoint import find_weights
 from robustmetric.optimise import Optimiser
 
-RECIPES = recipe.listing()
+ALL = recipe.listing()
+CERTIFIED = [name for name in ALL if "learner" in recipe.load(recipe.locate(name))]
+RECIPES = [name for name in ALL if name not in CERTIFIED]
 SUITES = recipe.listing("suites")
 KINDS = {"data": Source, "defence": Defence, "sampler": Sampler, "optimiser": Optimiser}
 
@@ -55,14 +60,26 @@ def test_the_model_of_a_recipe_builds_with_weights_to_be_found_elsewhere(name: s
     assert sum(parameter.numel() for parameter in built.parameters()) > 0
 
 
-@pytest.mark.parametrize("name", [*RECIPES, *(f"suites/{suite}" for suite in SUITES)])
+@pytest.mark.parametrize("name", CERTIFIED)
+def test_every_part_of_a_certified_recipe_builds(name: str) -> None:
+    plan = load(*resolve_certified(name, []))
+    assert plan.certificates and plan.radii[0] == 0 and list(plan.radii) == sorted(plan.radii)
+
+
+def test_certified_recipes_are_those_of_the_list() -> None:
+    written = {path: path.read_text() for path in certified_rows.FOLDER.glob("*-*.yaml")}
+    assert written == certified_rows.files(), "run python tests/certified_rows.py"
+
+
+@pytest.mark.parametrize("name", [*ALL, *(f"suites/{suite}" for suite in SUITES)])
 def test_a_header_says_what_it_is_and_how_to_run_it(name: str) -> None:
     lines = header(recipe.shelf() / f"{name}.yaml")
     assert len(lines[0]) > 20, "what it is"
     commands = [line for line in lines if line.startswith("command: robustmetric ")]
     assert len(commands) == 1
     assert name.removeprefix("suites/") in commands[0].split()[3:], "the command runs this very file"
-    assert commands[0].split()[2] == ("evaluate" if name.startswith("suites/") else "train")
+    job = "evaluate" if name.startswith("suites/") else "certify" if name in CERTIFIED else "train"
+    assert commands[0].split()[2] == job
 
 
 @pytest.mark.parametrize("name", SUITES)

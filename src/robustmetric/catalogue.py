@@ -7,6 +7,7 @@ dotted path instead. Names are unique over all kinds, so a recipe needs no more 
 CATALOGUE: dict[str, dict[str, str]] = {
     "data": {
         "digits": "robustmetric.data.digits.Digits",
+        "digits_table": "robustmetric.data.digits.DigitsTable",
         "mnist": "robustmetric.data.mnist.Mnist",
         "fashion": "robustmetric.data.mnist.Fashion",
         "cifar10": "robustmetric.data.cifar.Cifar10",
@@ -37,6 +38,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "convnet": "robustmetric.models.convnet.ConvNet",
         "ensemble": "robustmetric.models.ensemble.Ensemble",
         "mahalanobis": "robustmetric.models.mahalanobis.Mahalanobis",
+        "smoothed": "robustmetric.models.smoothed.Smoothed",
     },
     "losses": {
         "triplet": "robustmetric.losses.triplet.Triplet",
@@ -74,6 +76,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
     },
     "defences": {
         "plain": "robustmetric.defences.plain.Plain",
+        "noise": "robustmetric.defences.noise.Noise",
         "madry": "robustmetric.defences.madry.Madry",
         "est": "robustmetric.defences.est.EmbeddingShiftedTriplet",
         "rest": "robustmetric.defences.rest.RevisedShiftedTriplet",
@@ -93,6 +96,23 @@ CATALOGUE: dict[str, dict[str, str]] = {
     },
     "structures": {
         "ics": "robustmetric.defences.structure.Structure",
+    },
+    "learners": {
+        "euclidean": "robustmetric.learn.Euclidean",
+        "nca": "robustmetric.learn.NCA",
+        "lmnn": "robustmetric.learn.LMNN",
+        "itml": "robustmetric.learn.ITML",
+        "lfda": "robustmetric.learn.LFDA",
+        "arml": "robustmetric.learn.ARML",
+        "perturbation_loss": "robustmetric.learn.PerturbationLoss",
+        "pruning": "robustmetric.learn.AdversarialPruning",
+        "network": "robustmetric.learn.Network",
+    },
+    "certificates": {
+        "knn_certificate": "robustmetric.certify.nearest.KNearest",
+        "crown": "robustmetric.certify.crown.Crown",
+        "smoothing": "robustmetric.certify.smoothing.Smoothing",
+        "smoothed_retrieval": "robustmetric.certify.smoothed_retrieval.SmoothedRetrieval",
     },
     "optimisers": {
         "adam": "robustmetric.optimise.adam",

@@ -134,6 +134,57 @@ def evaluate(
 
 
 @app.command()
+def certify(
+    target: Annotated[
+        str, typer.Argument(metavar="RECIPE|RUN|MODEL", help="A recipe with a learner, a trained run, or an encoder.")
+    ],
+    overrides: Annotated[list[str] | None, typer.Argument(help="Changes of a recipe: learner.max_iter=100")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Where results go; default: runs/<recipe>.")] = None,
+    points: Annotated[int | None, typer.Option(help="Test points (1000) or queries (500) to certify.")] = None,
+    radius: Annotated[
+        list[float] | None, typer.Option(help="State the result at this radius; may be repeated.")
+    ] = None,
+    sigma: Annotated[float, typer.Option(help="Of an encoder: deviation of the noise, in pixel units.")] = 0.1,
+    samples: Annotated[int, typer.Option(help="Of an encoder: noisy copies of each query.")] = 10_000,
+    search: Annotated[
+        str, typer.Option(help="Of an encoder: by the mean embedding, or by vote of the copies.")
+    ] = "mean",
+    data: Annotated[str | None, typer.Option(help="Of an encoder: other data, as in evaluate.")] = None,
+    seed: Annotated[int, typer.Option(help="Of an encoder: seed of queries and noise.")] = 0,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the records as JSON lines.")] = False,
+) -> None:
+    """Prove radii within which no perturbation changes the answer; stopped, the same command goes on.
+
+    Of k-NN under a learned metric, of small networks, and, by smoothing, of any encoder's retrieval.
+
+    Examples: [bold]robustmetric certify tabular/digits-arml[/bold]
+    [bold]robustmetric certify runs/digits-est-seed0 --sigma 0.1 --points 100[/bold]
+    """
+    from dataclasses import asdict
+
+    from robustmetric.jobs.certify import certify as of_table
+    from robustmetric.jobs.certify import recipe_of
+    from robustmetric.jobs.certify_retrieval import certify_retrieval as of_encoder
+
+    learner = recipe_of(target, out)
+    if learner is None and overrides:
+        raise InputError(f"{overrides[0]!r} changes a recipe with a learner, which {target!r} is not")
+    with _going_on():
+        if learner is not None:
+            changes = [*(overrides or []), *([f"radii={radius}"] if radius else [])]
+            found = of_table(*learner, changes, device=device, points=points)
+        else:
+            found = of_encoder(
+                target, sigma=sigma, samples=samples, search=search, data=data, out=out,
+                queries=points, radii=radius, seed=seed, device=device,
+            )  # fmt: skip
+    if as_json:
+        for record in found:
+            typer.echo(json.dumps(asdict(record)))
+
+
+@app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders to compare.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page.")] = Path("report"),
@@ -160,9 +211,10 @@ def ledger(
     Example: [bold]robustmetric ledger runs/cub-mobilenet_v2-act-seed0 -o results/cub[/bold]
     """
     if table is not None and not runs and out is None:
+        from robustmetric.report.certified import certified_table
         from robustmetric.report.comparison import comparison
 
-        typer.echo(comparison(table))
+        typer.echo(certified_table(table) if table.resolve().name == "tabular" else comparison(table))
         return
     if not runs or out is None or table is not None:
         raise InputError("expected run folders and -o results/<data>, or --table results/<data> alone")

@@ -21,14 +21,14 @@ from robustmetric.types import Batch
 
 def test_a_shipped_recipe_goes_by_its_short_name() -> None:
     where = str(recipe.shelf() / "cub" / "act.yaml")
-    said = origin(where, ["seed=1", "data.file=a b"], Hardware(precision="bf16-mixed"))
+    said = origin(where, ["seed=1", "data.file=a b", "--precision", "bf16-mixed"])
     assert said["recipe_file"] == "recipes/cub/act.yaml"
     assert said["command"] == "robustmetric train cub/act seed=1 'data.file=a b' --precision bf16-mixed"
 
 
 def test_a_recipe_of_ones_own_keeps_its_path(tmp_path: Path) -> None:
-    said = origin("mine/own.yaml", [], Hardware())
-    assert said == {"recipe_file": "mine/own.yaml", "command": "robustmetric train mine/own.yaml"}
+    said = origin("mine/own.yaml", [], "certify")
+    assert said == {"recipe_file": "mine/own.yaml", "command": "robustmetric certify mine/own.yaml"}
 
 
 def test_only_hardware_that_differs_is_named() -> None:

@@ -1,11 +1,22 @@
-"""ERS against the published tables, and bootstrap intervals."""
+"""ERS against the published tables, errors against radius, and bootstrap intervals."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
 from scipy.stats import norm
 
 from robustmetric.errors import InputError
-from robustmetric.metrics.robustness import SUB_SCORES, bootstrap, ers, ers_per_query
+from robustmetric.metrics.robustness import (
+    SUB_SCORES,
+    area_under_error,
+    bootstrap,
+    ers,
+    ers_per_query,
+    robust_curve,
+    robust_error,
+)
 
 NAMES = ["CA+", "CA-", "QA+", "QA-", "TMA", "ES:D", "ES:R", "LTM", "GTM", "GTT"]
 
@@ -136,3 +147,44 @@ def test_an_interval_that_means_nothing_is_refused(setting: dict[str, float]) ->
 def test_no_values_have_no_interval() -> None:
     with pytest.raises(InputError, match="no values"):
         bootstrap(torch.zeros(0))
+
+
+# Two wrong (0), then 0.5 twice, 2, and one that nothing turns.
+RADII = torch.tensor([0.0, 0.5, 2.0, 0.0, math.inf, 0.5])
+
+
+def test_the_robust_error_by_hand() -> None:
+    # "at most": at 0.5 the two wrong and the two at 0.5 count, 4 of 6.
+    assert [robust_error(RADII, r) for r in (0, 0.4, 0.5, 2, 100)] == pytest.approx([2 / 6, 2 / 6, 4 / 6, 5 / 6, 5 / 6])
+    assert robust_error(RADII.numpy(), 0.5) == robust_error(RADII, 0.5)
+
+
+def test_the_curve_steps_where_a_radius_lies() -> None:
+    steps, error = robust_curve(RADII)
+    assert steps.tolist() == [0, 0.5, 2] and error.tolist() == pytest.approx([2 / 6, 4 / 6, 5 / 6])
+    # From 0 on, also where all are right there.
+    steps, error = robust_curve(np.array([1.0, 1.0]))
+    assert steps.tolist() == [0, 1] and error.tolist() == [0, 1]
+    for step, value in zip(*robust_curve(RADII), strict=True):
+        assert robust_error(RADII, float(step)) == pytest.approx(float(value))
+
+
+def test_the_area_under_the_error_is_that_of_its_steps() -> None:
+    # Up to 1: 2/6 on [0, 0.5], 4/6 on [0.5, 1].
+    assert area_under_error(RADII, 1.0) == pytest.approx((2 / 6 + 4 / 6) / 2)
+    assert area_under_error(torch.zeros(3), 2.0) == 1 and area_under_error(torch.full((3,), 9.0), 2.0) == 0
+
+
+@pytest.mark.parametrize("radii", [torch.tensor([]), torch.tensor([0.1, -0.1]), torch.tensor([math.nan])])
+def test_what_is_no_radius_is_refused(radii: torch.Tensor) -> None:
+    for curve in (robust_curve, lambda r: robust_error(r, 0.1), lambda r: area_under_error(r, 1.0)):
+        with pytest.raises(InputError, match="expected one number >= 0 per query"):
+            curve(radii)
+
+
+def test_a_radius_or_a_limit_that_is_none_is_refused() -> None:
+    with pytest.raises(InputError, match="radius -1"):
+        robust_error(RADII, -1)
+    for limit in (0.0, math.inf, math.nan):
+        with pytest.raises(InputError, match="bounds no area"):
+            area_under_error(RADII, limit)

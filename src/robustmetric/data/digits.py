@@ -4,10 +4,12 @@ from dataclasses import dataclass
 
 import torch
 from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
 
 from robustmetric.data.base import Dataset, Split, check_validation, keep_classes, with_validation
 
 TRAIN_CLASSES = 5
+LEVELS = 16
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Digits:
         labels = torch.from_numpy(bunch.target).long()
         whole = Split(
             # Levels 0..16 to bytes.
-            inputs=(levels * 255 / 16).round().to(torch.uint8)[:, None],
+            inputs=(levels * 255 / LEVELS).round().to(torch.uint8)[:, None],
             labels=labels,
             names=tuple(f"digits/{i:04d}" for i in range(len(labels))),
             sizes=torch.full((len(labels), 2), 8),
@@ -36,3 +38,30 @@ class Digits:
         train = keep_classes(whole, torch.arange(TRAIN_CLASSES))
         test = keep_classes(whole, torch.arange(TRAIN_CLASSES, 10))
         return with_validation(Dataset(name="digits", train=train, queries=test), self.validation)
+
+
+@dataclass(frozen=True)
+class DigitsTable:
+    """The same as rows of 64 numbers in [0, 1], all ten classes in both parts: 1,257 to learn from and 540 to test.
+
+    The cut keeps the shares of the classes and is drawn by `seed`.
+    """
+
+    seed: int = 0
+
+    def load(self) -> Dataset:
+        """The dataset, in memory."""
+        bunch = load_digits()
+        parts = train_test_split(range(len(bunch.target)), test_size=0.3, stratify=bunch.target, random_state=self.seed)
+        rows, labels = torch.from_numpy(bunch.data).float() / LEVELS, torch.from_numpy(bunch.target).long()
+        train, test = (
+            Split(
+                inputs=rows[index],
+                labels=labels[index],
+                names=tuple(f"digits/{i:04d}" for i in index),
+                sizes=torch.full((len(index), 2), 8),
+                class_names=tuple(str(digit) for digit in range(10)),
+            )
+            for index in map(list, parts)
+        )
+        return Dataset(name="digits_table", train=train, queries=test)

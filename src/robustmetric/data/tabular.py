@@ -3,6 +3,7 @@
 import csv
 import zipfile
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,8 @@ class Tabular:
     test_share: float = 0.5
     seed: int = 0
     scale: bool = False
+    join: Sequence[Sequence[str]] = ()
+    """Classes taken as one, by name: [["1", "2"]] makes two classes of the three of Splice."""
     validation: float = 0.0
     """This share of the training classes, not trained on, takes the place of the test part, for model selection."""
 
@@ -52,7 +55,7 @@ class Tabular:
             low, span = x_train.min(0), np.ptp(x_train, axis=0)
             span[span == 0] = 1  # a constant feature becomes 0
             x_train, x_test = (x_train - low) / span, (x_test - low) / span
-        labels = np.concatenate([arrays["y_train"], arrays["y_test"]])
+        labels = self._joined(np.concatenate([arrays["y_train"], arrays["y_test"]]), path)
         class_names, codes = np.unique(labels, return_inverse=True)
         names = tuple(str(name) for name in class_names.tolist())
         train = _split(x_train, codes[: len(x_train)], names, "train", path)
@@ -61,6 +64,19 @@ class Tabular:
             # Classes of the test part alone can be neither trained on nor held out.
             train = keep_classes(train, train.labels.unique())
         return with_validation(Dataset(path.stem, train, test), self.validation)
+
+    def _joined(self, labels: Classes, path: Path) -> Classes:
+        """Labels with each group of `join` under one name: `1+2`."""
+        if not self.join:
+            return labels
+        known = {str(name) for name in np.unique(labels).tolist()}
+        names = {}
+        for group in self.join:
+            for name in map(str, group):
+                if name not in known:
+                    raise InputError(f"{path}: class {name!r} to join is not there{nearest(name, known)}")
+                names[name] = "+".join(map(str, group))
+        return np.array([names.get(str(label), str(label)) for label in labels.tolist()])
 
     def _path(self) -> Path:
         """The file as named, or as named under the data folder."""

@@ -88,6 +88,8 @@ def resolve(name: str, overrides: list[str]) -> tuple[dict[str, Spec], str]:
     """The plain settings of a recipe, its base and overrides applied, and the name for errors."""
     path = recipe.locate(name)
     spec = recipe.override(recipe.load(path), overrides)
+    if "learner" in spec:
+        raise InputError(f"{path} is fitted and proved, not trained; run `robustmetric certify {name}`")
     known = [field.name for field in fields(Plan)]
     for key in spec:
         if key not in known:

@@ -11,6 +11,8 @@ from safetensors.numpy import load_file
 
 from robustmetric import recipe, records
 from robustmetric.errors import InputError
+from robustmetric.jobs.certified_ledger import read_certified_row
+from robustmetric.jobs.certify import recipe_of
 from robustmetric.jobs.folder import RunFolder
 from robustmetric.metrics.robustness import SUB_SCORES, ers
 from robustmetric.records import Record
@@ -35,13 +37,18 @@ TRIPLET, PAIR = 1.5, 1.0
 
 def write_rows(runs: Sequence[Path], out: Path) -> list[Path]:
     """One file per run folder in `out`, whole or not at all; a run without numbers is refused before any is written."""
-    rows = {row["id"]: row for row in map(read_row, runs)}
+    rows = {row["id"]: row for row in map(_row, runs)}
     if len(rows) < len(runs):
         raise InputError(f"{len(runs)} runs make {len(rows)} rows: some share data, model, defence, protocol and seed")
     out.mkdir(parents=True, exist_ok=True)
     for name, row in rows.items():
         records.write_json(out / f"{name}.json", row)
     return [out / f"{name}.json" for name in rows]
+
+
+def _row(path: Path) -> Row:
+    """The row of a run that was trained and attacked, or of one that was fitted and certified."""
+    return read_certified_row(path) if recipe_of(str(path), None) else read_row(path)
 
 
 def read_row(path: Path) -> Row:

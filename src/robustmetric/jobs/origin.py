@@ -8,14 +8,17 @@ from robustmetric import recipe
 from robustmetric.jobs.workers import Hardware
 
 
-def origin(where: str, overrides: Sequence[str], hardware: Hardware) -> dict[str, str]:
-    """`recipe_file` and `command` of a training, for run.json; a recipe we ship goes by its short name."""
+def origin(where: str, words: Sequence[str], job: str = "train") -> dict[str, str]:
+    """`recipe_file` and `command` of a job, for run.json; a recipe we ship goes by its short name.
+
+    `words` are the overrides and options.
+    """
     path, shelf = Path(where), recipe.shelf()
     shipped = path.resolve().is_relative_to(shelf.resolve())
     short = path.resolve().relative_to(shelf.resolve()) if shipped else path
     name = short.with_suffix("").as_posix() if shipped else str(path)
-    words = ["robustmetric", "train", name, *overrides, *differing(hardware)]
-    return {"recipe_file": (Path("recipes") / short if shipped else path).as_posix(), "command": shlex.join(words)}
+    command = shlex.join(["robustmetric", job, name, *words])
+    return {"recipe_file": (Path("recipes") / short if shipped else path).as_posix(), "command": command}
 
 
 def differing(hardware: Hardware) -> list[str]:

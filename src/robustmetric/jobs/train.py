@@ -22,7 +22,7 @@ from robustmetric.jobs.evaluate import measure_clean
 from robustmetric.jobs.feed import Feed
 from robustmetric.jobs.folder import RunFolder, summarise
 from robustmetric.jobs.hurry import channels_last, compiled_updates
-from robustmetric.jobs.origin import origin
+from robustmetric.jobs.origin import differing, origin
 from robustmetric.jobs.progress import Bar, Stop, interruptible, say, terms
 from robustmetric.jobs.state import Log, Meter, Saver, State
 from robustmetric.jobs.workers import Hardware, Workers, anywhere, describe, generator, lead_first, quiet
@@ -69,7 +69,7 @@ def train(
     context = records.context(describe(fabric.device, fabric.world_size))
     if fabric.global_rank == 0 and not resume:
         summary = summarise(spec, folder.path.name, context, shape)
-        folder.begin(spec, {**summary, **origin(where, overrides or [], hardware)})
+        folder.begin(spec, {**summary, **origin(where, [*(overrides or []), *differing(hardware)])})
     fabric.barrier()
     fit(fabric, plan, dataset, folder, context, resume=resume, tensorboard=tensorboard)
     return folder.path

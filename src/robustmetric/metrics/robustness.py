@@ -1,7 +1,10 @@
-"""The Empirical Robustness Score (Zhou & Patel 2022) of ten attacks, and bootstrap intervals over queries."""
+"""The Empirical Robustness Score (Zhou & Patel 2022), errors against radius (Wang et al. 2020), bootstrap intervals."""
 
+import math
 from collections.abc import Mapping
+from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -61,6 +64,46 @@ def bootstrap(
     means = torch.cat([(weights * values)[rows].sum(dim=1) / weights[rows].sum(dim=1) for rows in drawn])
     low, high = torch.quantile(means, torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)).tolist()
     return low, high
+
+
+Radii = Float[Tensor, " n"] | Float[np.ndarray[Any, np.dtype[Any]], " n"]
+"""One per query: proved (a lower bound) or found by an attack (an upper bound); 0 where wrong, may be infinity."""
+
+
+def robust_error(radii: Radii, radius: float | int) -> float:
+    """The share of queries that a perturbation of this length may turn wrong: radii of at most `radius`.
+
+    Certified where the radii are proved, empirical where an attack found them. At 0 it is the clean error.
+    """
+    if not radius >= 0:
+        raise InputError(f"radius {radius} is not a length; expected a number >= 0")
+    return float((_radii(radii) <= radius).double().mean())
+
+
+def robust_curve(radii: Radii) -> tuple[Float[Tensor, " steps"], Float[Tensor, " steps"]]:
+    """Where the robust error rises, from 0 on, and its value from there to the next: the curve over all radii."""
+    values = _radii(radii)
+    steps = torch.cat([values.new_zeros(1), values[values < math.inf]]).unique()
+    return steps, torch.searchsorted(values.sort().values, steps, right=True).double() / len(values)
+
+
+def area_under_error(radii: Radii, limit: float | int) -> float:
+    """The mean robust error over all radii from 0 to `limit`: 0 is robust beyond it, 1 is wrong everywhere.
+
+    The integral of 1[rho <= r] over r from 0 to R is [R - rho]+.
+    """
+    if not 0 < limit < math.inf:
+        raise InputError(f"limit {limit} bounds no area; expected a finite number > 0")
+    return float((limit - _radii(radii)).clamp_min(0).mean() / limit)
+
+
+def _radii(radii: Radii) -> Float[Tensor, " n"]:
+    values = torch.as_tensor(radii).detach().double().cpu()
+    if not len(values) or not bool((values >= 0).all()):
+        raise InputError(
+            f"{len(values)} radii of which some may be NaN or negative; expected one number >= 0 per query"
+        )
+    return values
 
 
 def _check(scores: Mapping[str, object]) -> None:

@@ -5,6 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from robustmetric.errors import InputError
+from robustmetric.numerics.spectrum import spectrum
 from robustmetric.types import Embeddings, Inputs
 
 
@@ -26,19 +27,10 @@ class Mahalanobis(nn.Module):
     @classmethod
     def from_matrix(cls, matrix: Float[Tensor, "features features"]) -> "Mahalanobis":
         """The model whose metric is the symmetric positive semi-definite `matrix`."""
-        scale = matrix.abs().max()
-        rounding = len(matrix) * torch.finfo(matrix.dtype).eps * scale
-        skew = (matrix - matrix.T).abs().max()
-        if not skew <= rounding:
-            raise InputError(
-                f"the matrix is not symmetric (entries differ by up to {skew:.3g}); expected a metric M = M^T"
-            )
-        values, vectors = torch.linalg.eigh((matrix + matrix.T) / 2)
-        if not values[0] >= -rounding:
-            raise InputError(f"the matrix has the eigenvalue {values[0]:.3g}; expected a positive semi-definite metric")
+        values, vectors = spectrum(matrix)
         model = cls(len(matrix)).to(matrix.dtype)
         with torch.no_grad():
-            model.factor.copy_(vectors * values.clamp_min(0).sqrt())
+            model.factor.copy_(vectors * values.sqrt())
         return model.to(matrix.device)
 
     @property

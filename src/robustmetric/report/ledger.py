@@ -133,9 +133,9 @@ def published(name: str) -> dict[str, Any] | None:
     A recipe with "none for this backbone", `mobilenet_v2-act`, has what its sibling has, `act`.
     """
     path = recipe.shelf() / f"{name.removeprefix('recipes/').removesuffix('.yaml')}.yaml"
-    title, lines = _header(path)
+    title, lines = header_of(path)
     if lines.get("published", "").startswith("none for this backbone"):
-        title, lines = _header(path.with_stem(path.stem.partition("-")[2]))
+        title, lines = header_of(path.with_stem(path.stem.partition("-")[2]))
     told = lines.get("published", "none")
     model = next((model for word, model in BACKBONES.items() if word in title), None)
     if model is None or told.startswith("none"):
@@ -148,7 +148,7 @@ def published(name: str) -> dict[str, Any] | None:
     return {**about, **{score: float(value) for score, value in numbers}}
 
 
-def _header(path: Path) -> tuple[str, dict[str, str]]:
+def header_of(path: Path) -> tuple[str, dict[str, str]]:
     """The first line of a recipe's header, and the lines that begin with a word and a colon."""
     text = path.read_text() if path.is_file() else ""
     head = [line[2:] for line in text.splitlines() if line.startswith("# ")]

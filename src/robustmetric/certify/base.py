@@ -1,0 +1,20 @@
+"""What a certifier is: a proof, per query, that no smaller perturbation changes what the model retrieves."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from robustmetric.types import Batch
+
+Progress = Callable[[int, int], None]
+"""Called as (queries done, queries in all)."""
+
+
+class Certifier(Protocol):
+    """Proves radii for the queries of a model that looks them up among labelled references."""
+
+    def radius(self, model: nn.Module, queries: Batch, references: Batch) -> Float[Tensor, " batch"]:
+        """A sound lower bound of the smallest perturbation that changes the label; 0 where it is already wrong."""
+        ...

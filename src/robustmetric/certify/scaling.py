@@ -1,0 +1,60 @@
+"""Linear pre-processing folded into the metric, so that radii are those of the raw input."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.decomposition import PCA
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, RobustScaler, StandardScaler
+from sklearn.utils.validation import check_is_fitted
+
+from robustmetric.errors import InputError
+
+Square = npt.NDArray[np.float64]
+EXPECTED = "StandardScaler, MinMaxScaler (clip=False), MaxAbsScaler, RobustScaler, PCA or a Pipeline of these"
+
+
+def fold(scaler: Any, matrix: Any = None) -> Square:
+    """The metric on raw inputs that equals `matrix` (None: Euclidean) on the outputs of a fitted linear `scaler`.
+
+    With x' = x A + b, distances under M of x' are those under A M A^T of x: use it on unscaled rows.
+    """
+    factor = _linear_part(scaler)
+    if matrix is None:
+        return factor @ factor.T
+    given = np.asarray(matrix, dtype=np.float64)
+    if given.shape != (factor.shape[1], factor.shape[1]):
+        raise InputError(
+            f"a matrix of shape {given.shape} cannot follow {type(scaler).__name__}, which gives {factor.shape[1]} "
+            f"features; expected ({factor.shape[1]}, {factor.shape[1]})"
+        )
+    folded = factor @ given @ factor.T
+    return (folded + folded.T) / 2 if np.allclose(given, given.T) else folded
+
+
+def _linear_part(scaler: Any) -> Square:
+    """A of x' = x A + b."""
+    if isinstance(scaler, Pipeline):
+        steps = [_linear_part(step) for _, step in scaler.steps if step not in (None, "passthrough")]
+        if not steps:
+            raise InputError(f"the pipeline has no step to fold; expected {EXPECTED}")
+        product = steps[0]
+        for step in steps[1:]:
+            product = product @ step
+        return product
+    if isinstance(scaler, (StandardScaler, MaxAbsScaler, RobustScaler)):
+        check_is_fitted(scaler)
+        scale = scaler.scale_
+        return np.diag(np.ones(scaler.n_features_in_) if scale is None else 1 / np.asarray(scale, dtype=np.float64))
+    if isinstance(scaler, MinMaxScaler) and not scaler.clip:
+        check_is_fitted(scaler)
+        return np.diag(np.asarray(scaler.scale_, dtype=np.float64))
+    if isinstance(scaler, PCA):
+        check_is_fitted(scaler)
+        components = np.asarray(scaler.components_, dtype=np.float64).T
+        return components / np.sqrt(scaler.explained_variance_) if scaler.whiten else components
+    raise InputError(
+        f"{scaler!r} is not known to be linear, so no radius in the raw input follows; expected {EXPECTED}, or certify "
+        "its outputs, with radii in their space"
+    )

@@ -1,0 +1,74 @@
+"""Certified retrieval of a trained encoder: run -> gallery -> [queries -> radii] -> record, resumed over queries."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast, get_args
+
+import torch
+
+from robustmetric import records
+from robustmetric.certify.smoothed_retrieval import Search, SmoothedRetrieval
+from robustmetric.errors import InputError, nearest
+from robustmetric.jobs.arena import Arena, as_bytes
+from robustmetric.jobs.folder import summarise
+from robustmetric.jobs.progress import say
+from robustmetric.jobs.proofs import Question, Radii, proved
+from robustmetric.jobs.target import find_target
+from robustmetric.jobs.workers import Workers, describe
+from robustmetric.records import Record
+from robustmetric.report.certified import draw_curves
+
+QUERIES = 500
+SHARES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
+"""Radii at which the result is stated where none are asked for, in units of sigma."""
+
+
+def certify_retrieval(
+    name: str,
+    *,
+    sigma: float,
+    samples: int,
+    search: str = "mean",
+    data: str | None = None,
+    out: Path | None = None,
+    queries: int | None = None,
+    radii: Sequence[float] | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+) -> list[Record]:
+    """Certified R@1 against radius (l2, in pixel units) of a run's encoder under Gaussian noise.
+
+    The record says what was proved: of the smoothed search, not of the encoder alone; of a gallery that the attacker
+    cannot touch; with chance `alpha` of error per query.
+    """
+    radii = [share * sigma for share in SHARES] if radii is None else list(radii)
+    if not radii or min(radii) < 0:
+        raise InputError(f"radii {radii} are no distances; expected numbers >= 0")
+    if search not in get_args(Search):
+        raise InputError(f"search {search!r} is not known{nearest(search, get_args(Search))}")
+    certificate = SmoothedRetrieval(sigma, samples, search=cast(Search, search), seed=seed)
+    target = find_target(name, data=data, out=out)
+    workers = Workers(torch.device(device))
+    context = records.context(describe(workers.device))
+    if not target.folder.recipe.exists():
+        target.folder.begin(target.spec, summarise(target.spec, target.name, context))
+    arena = Arena.prepare(
+        target.model, target.dataset, target.view, workers, limit=QUERIES if queries is None else queries, seed=seed
+    )
+
+    def prove(part: slice) -> Radii:
+        rows = arena.rows[part]
+        batch = as_bytes(arena.queries.batch(rows, arena.view, index=arena.places[part]))
+        found = certificate.certify(arena.model, batch, arena.gallery, first=part.start)
+        return found.radius_if_right(batch.labels).cpu().numpy()
+
+    settings = {"data": target.dataset.name, "certificate": repr(certificate), **arena.settings()}
+    question = Question("smoothed retrieval", len(arena.rows), settings, prove, chunk=10, is_retrieval=True)
+    record, _ = proved(question, radii, target.folder.path / "certified", seed, context)
+    finished = target.folder.finished()
+    if record.key not in finished:
+        records.append(target.folder.results, record)
+    record = finished.get(record.key, record)
+    draw_curves({target.name: [record]}, target.folder.path / "certified")
+    say(f"{target.name}  {record.name}: " + "  ".join(f"{key} {value:.4g}" for key, value in record.scores.items()))
+    return [record]

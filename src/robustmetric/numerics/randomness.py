@@ -1,0 +1,41 @@
+"""Randomness that can be repeated: a generator from whole numbers, and Gaussian noise around one input, in parts."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from robustmetric.numerics.distances import chunks
+
+TOGETHER = 64
+"""Draws of noise that are made in one call."""
+
+
+def generator(device: torch.device, *parts: int) -> torch.Generator:
+    """Randomness that depends on these numbers alone: seed, row, stage, ..."""
+    # The count is mixed in too: SeedSequence takes (1, 2) and (1, 2, 0) for the same.
+    entropy = np.random.SeedSequence([len(parts), *(part % 2**32 for part in parts)])
+    mixed = int(entropy.generate_state(1, np.uint64)[0] >> np.uint64(1))
+    return torch.Generator(device).manual_seed(mixed)
+
+
+def noise(
+    shape: torch.Size, count: int, size: int, source: torch.Generator, dtype: torch.dtype = torch.float32
+) -> Iterator[Float[Tensor, "part *shape"]]:
+    """`count` draws of standard Gaussian noise of this shape, at most `size` at a time, on the source's device.
+
+    The draws do not depend on `size`, as they would if each part were drawn at once: torch draws few numbers in another
+    way than many.
+    """
+    drawn = torch.empty((0, *shape), device=source.device, dtype=dtype)
+    for part in chunks(count, size):
+        wanted = part.stop - part.start
+        more = [
+            torch.randn(TOGETHER, *shape, generator=source, device=source.device, dtype=dtype)
+            for _ in range(len(drawn), wanted, TOGETHER)
+        ]
+        drawn = torch.cat([drawn, *more])
+        yield drawn[:wanted]
+        drawn = drawn[wanted:]

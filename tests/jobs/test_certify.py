@@ -1,0 +1,248 @@
+"""Certifying a recipe: fitted once, proved in parts, resumed, and written down as it was proved."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from commands import Command
+from robustmetric import records
+from robustmetric.errors import InputError
+from robustmetric.jobs import certify as job
+from robustmetric.jobs.proofs import Question, curve, proved
+from robustmetric.records import Record
+from robustmetric.report.certified import certified_table, faults, read_certified
+
+FEW = ["--points", "40"]
+
+
+def table(folder: Path) -> Path:
+    """Two classes of a line, and a recipe that certifies the nearest neighbour on it."""
+    np.savez(
+        folder / "line.npz",
+        x_train=np.array([[0.0], [1.0]]), y_train=np.array([0, 1]),
+        x_test=np.array([[0.0], [0.2], [0.5], [0.9], [0.6]]), y_test=np.array([0, 0, 0, 1, 0]),
+    )  # fmt: skip
+    path = folder / "line.yaml"
+    path.write_text(
+        f"data: {{name: tabular, file: {folder / 'line.npz'}}}\nlearner: {{name: euclidean}}\n"
+        "certificates: [{name: knn_certificate}]\nradii: [0, 0.1, 0.35, 0.45]\n"
+    )
+    return path
+
+
+def test_errors_are_the_shares_of_radii_that_are_no_larger(tmp_path: Path) -> None:
+    _, record = job.certify(str(table(tmp_path)), tmp_path / "run")
+    # The border lies at 0.5: radii 0.5, 0.3, 0 (on it), 0.4, and 0 (wrong), in some order.
+    assert record.scores == pytest.approx(
+        {"error@0": 40, "error@0.1": 40, "error@0.35": 60, "error@0.45": 80, "area": 100 * (0.15 + 0.05 + 0.9) / 2.25,
+         "mean radius": 0.24}
+    )  # fmt: skip
+    assert record.count == 5 and record.settings["rows"] == 2 and record.name == "1-NN exact"
+    assert record.context["curve"]["radii"] == pytest.approx([0, 0.3, 0.4, 0.5])
+    assert record.context["curve"]["error"] == pytest.approx([40, 60, 80, 100])
+    assert {path.name for path in (tmp_path / "run" / "certified").iterdir()} >= {"curves.png", "curves.svg"}
+
+
+def test_a_second_run_fits_and_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = job.certify(str(table(tmp_path)), tmp_path / "run")
+    monkeypatch.setattr(job.KNearest, "fit", lambda *given: pytest.fail("there is nothing left to prove"))
+    monkeypatch.setattr(job, "_save", lambda *given: pytest.fail("the learner was fitted"))
+    with pytest.raises(pytest.fail.Exception, match="nothing left to prove"):
+        job.certify(str(table(tmp_path)), tmp_path / "run", ["radii=[0, 0.2]"])
+    monkeypatch.undo()
+    again = job.certify(str(table(tmp_path)), tmp_path / "run")
+    assert again == first and len((tmp_path / "run" / "results.jsonl").read_text().splitlines()) == 2
+
+
+def question(asked: list[slice], stop_after: int | None = None) -> Question:
+    def prove(part: slice) -> np.ndarray:
+        if stop_after is not None and len(asked) == stop_after:
+            raise KeyboardInterrupt
+        asked.append(part)
+        return np.arange(part.start, part.stop, dtype=float)
+
+    return Question("counted", 7, {"of": "test"}, prove, chunk=3)
+
+
+def test_a_stopped_proof_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("robustmetric.jobs.proofs.KEEP_SECONDS", 0.0)
+    asked: list[slice] = []
+    with pytest.raises(KeyboardInterrupt):
+        proved(question(asked, stop_after=2), [0.0, 2.0], tmp_path, 0, {})
+    assert asked == [slice(0, 3), slice(3, 6)]
+    record, radii = proved(question(asked), [0.0, 2.0], tmp_path, 0, {})
+    assert asked[2:] == [slice(6, 7)] and radii.tolist() == list(range(7))
+    assert record.scores["error@2"] == pytest.approx(300 / 7) and record.count == 7
+    # Other settings are another question.
+    proved(replace(question(asked), settings={"of": "other"}), [0.0], tmp_path, 0, {})
+    assert len(asked) == 6
+
+
+@pytest.mark.parametrize("spoil", [b"", b"junk"])
+def test_a_damaged_file_of_radii_is_proved_again(tmp_path: Path, spoil: bytes) -> None:
+    asked: list[slice] = []
+    proved(question(asked), [0.0], tmp_path, 0, {})
+    next(tmp_path.glob("*.npz")).write_bytes(spoil)
+    _, radii = proved(question(asked), [0.0], tmp_path, 0, {})
+    assert len(asked) == 6 and radii.tolist() == list(range(7))
+
+
+def test_infinite_radii_are_right_at_every_radius(tmp_path: Path) -> None:
+    safe = Question("safe", 4, {}, lambda part: np.array([0.0, 1.0, np.inf, np.inf])[part])
+    record, _ = proved(safe, [0.0, 2.0], tmp_path, 0, {})
+    assert record.scores == {"error@0": 25.0, "error@2": 50.0, "area": 100 * (2 + 1) / 8}, "and no mean radius"
+    assert record.context["curve"] == {"radii": [0.0, 1.0], "error": [25.0, 50.0]}
+    again, _ = proved(safe, [0.0, 2.0], tmp_path, 0, {})
+    assert again.scores == record.scores
+    kept = replace(safe, is_retrieval=True, settings={"of": "queries"})
+    retrieved, _ = proved(kept, [0.0, 2.0], tmp_path, 0, {})
+    assert retrieved.scores == {"R@1@0": 75.0, "R@1@2": 50.0}
+
+
+def test_a_curve_of_many_radii_is_thinned_from_end_to_end() -> None:
+    found = curve(np.linspace(0, 1, 5001))
+    assert len(found["radii"]) == 200 and (found["radii"][0], found["radii"][-1]) == (0.0, 1.0)
+    assert found["error"][-1] == 100.0
+
+
+def test_pruned_rows_are_left_out_of_the_search(tmp_path: Path) -> None:
+    recipe = table(tmp_path)
+    recipe.write_text(recipe.read_text().replace("name: euclidean", "name: pruning, radius: 0.6"))
+    # 1 apart is less than 1.2: one of the two rows goes, and with one class left nothing can change.
+    _, record = job.certify(str(recipe), tmp_path / "run")
+    assert record.scores["error@0"] in (20.0, 80.0) and record.scores["error@0.45"] == record.scores["error@0"]
+
+
+def test_networks_are_certified_by_their_own_proofs(tmp_path: Path) -> None:
+    small = ["learner.epochs=3", "learner.widths=[8]", "points=12"]
+    _, crown = job.certify("tabular/digits-crown", tmp_path / "crown", small)
+    more = ["learner.epochs=3", "learner.widths=[8]", "points=12"]
+    more += ["certificates=[{name: smoothing, sigma: 0.2, samples: 200, selection: 20}]"]
+    _, smoothing = job.certify("tabular/digits-smoothing", tmp_path / "smoothing", more)
+    for record, name in ((crown, "crown"), (smoothing, "smoothing")):
+        assert record.name == name and record.count == 12 and 0 < record.scores["mean radius"] < 2
+    again = job.certify("tabular/digits-crown", tmp_path / "crown", small)
+    assert again[1] == crown
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("learner={name: network}", "expected a metric, such as learner: {name: arml}"),
+        ("certificates=[{name: crown}]", "does not certify Euclidean(); expected learner: {name: network}"),
+        ("certificates=[{name: pgd}]", "PGD needs 'ball'"),
+        ("certificates=[{name: digits}]", "is no certificate; see `robustmetric list certificates`"),
+        ("learner={name: digits}", "learner needs fit()"),
+        ("points=0", "points=0 certify nothing"),
+        ("radii=[]", "are no list of distances"),
+        ("radii=[-1]", "are no list of distances"),
+        ("epochs=3", "'epochs' is not a setting of a certified recipe"),
+        ("certificates=[{name: knn_certificate, neighbours: 3}]", "expected 1, or method 'bound'"),
+        ("certificates=[{name: knn_certificate, method: exat}]", "did you mean 'exact'"),
+        ("data.join=[[a, b]]", "class 'a' to join is not there"),
+    ],
+)
+def test_what_cannot_be_certified_is_said_in_one_line(
+    tmp_path: Path, command: Command, change: str, message: str
+) -> None:
+    assert message in command("certify", table(tmp_path), change, "-o", "run").error
+
+
+def test_a_folder_of_another_recipe_is_not_added_to(tmp_path: Path, command: Command) -> None:
+    assert command("certify", table(tmp_path), "-o", "run").code == 0
+    assert "holds another recipe" in command("certify", table(tmp_path), "points=3", "-o", "run").error
+    # Other radii and certificates are asked of the same learner.
+    assert command("certify", table(tmp_path), "radii=[0, 0.3]", "-o", "run").code == 0
+    assert command("certify", "run", "--json").out.count("\n") == 2, "a folder goes by its own recipe"
+
+
+def test_training_a_certified_recipe_names_the_right_command(command: Command) -> None:
+    assert "run `robustmetric certify tabular/digits-arml`" in command("train", "tabular/digits-arml").error
+
+
+def test_rows_of_the_ledger_hold_what_was_proved(tmp_path: Path, command: Command) -> None:
+    done = command("certify", "tabular/digits-euclidean", "-o", "run", *FEW, "--json")
+    by_name = {line["name"]: line for line in map(json.loads, done.out.splitlines())}
+    assert set(by_name) == {"fit", "1-NN exact", "11-NN bound"}
+    assert command("ledger", "run", "-o", "results/tabular").code == 0
+    (row,) = read_certified(tmp_path / "results" / "tabular")
+    assert row["id"] == "digits-euclidean-seed0" and row["points"] == 40 and row["rows"] == 1257
+    assert row["command"] == "robustmetric certify tabular/digits-euclidean --points 40"
+    assert [proof["name"] for proof in row["certified"]] == ["1-NN exact", "11-NN bound"]
+    for proof in row["certified"]:
+        scores = by_name[proof["name"]]["scores"]
+        assert proof["error"] == [round(scores[f"error@{radius:g}"], 2) for radius in proof["radii"]]
+    shown = command("ledger", "--table", "results/tabular").out
+    assert "### digits_table, 1-NN exact" in shown and "| euclidean |" in shown
+    assert certified_table(tmp_path / "results" / "tabular") in shown
+
+
+def test_a_spoiled_row_is_refused_with_the_reason(tmp_path: Path) -> None:
+    good = {
+        "id": "a-seed0", "data": "d", "learner": "l()", "recipe": "r", "command": "c", "commit": "0", "hardware": "h",
+        "seed": 0, "rows": 2, "points": 3,
+        "certified": [{"certificate": "k", "name": "1-NN", "radii": [0, 1], "error": [1.0, 2.0], "seconds": 1.0}],
+    }  # fmt: skip
+    assert faults(good) == [] and faults([]) == ["expected an object, found list"]
+    assert faults({**good, "rows": "2"}) == ["rows '2' is no count"] and faults({**good, "x": 1}) == ["x is not known"]
+    proof = good["certified"][0]  # type: ignore[index]
+    for errors, message in (
+        ([2.0, 1.0], "none smaller"),
+        ([1.0], "an error for each radius"),
+        ([1.0, 101.0], "percent"),
+    ):
+        assert any(message in fault for fault in faults({**good, "certified": [{**proof, "error": errors}]}))
+    (tmp_path / "b-seed0.json").write_text(json.dumps(good))
+    with pytest.raises(InputError, match="its id is not the name of the file"):
+        read_certified(tmp_path)
+
+
+def test_an_encoders_retrieval_is_certified_and_resumed(trained: Path, command: Command, tmp_path: Path) -> None:
+    words = ["certify", trained, "--sigma", "0.1", "--samples", "200", "--points", "12", "-o", "out", "--json"]
+    words += ["--search", "vote"]
+    first = json.loads(command(*words).out)
+    assert first["name"] == "smoothed retrieval" and first["count"] == 12
+    shares = [first["scores"][f"R@1@{radius:g}"] for radius in (0, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2)]
+    assert shares == sorted(shares, reverse=True) and shares[0] > 0
+    again = json.loads(command(*words).out)
+    assert again == first and len(records.read(tmp_path / "out" / "results.jsonl")) == 1
+    mean = json.loads(command(*words, "--search", "mean", "--radius", "0.05").out)
+    assert set(mean["scores"]) == {"R@1@0", "R@1@0.05", "mean radius"}
+    assert "did you mean 'vote'" in command(*words, "--search", "vot").error
+    assert "changes a recipe with a learner" in command("certify", trained, "learner.max_iter=3").error
+    assert "are no distances" in command(*words, "--radius", "-1").error
+
+
+def test_a_run_without_proofs_makes_no_row(tmp_path: Path, command: Command) -> None:
+    assert command("certify", table(tmp_path), "-o", "run").code == 0
+    results = tmp_path / "run" / "results.jsonl"
+    kept = [record for record in records.read(results) if record.kind == "train"]
+    results.unlink()
+    for record in kept:
+        records.append(results, record)
+    assert "holds nothing certified" in command("ledger", "run", "-o", "rows").error
+    assert isinstance(kept[0], Record) and kept[0].scores["seconds"] >= 0
+
+
+def test_joined_classes_are_one(tmp_path: Path) -> None:
+    from robustmetric.data.tabular import Tabular
+
+    x = np.arange(12.0)[:, None]
+    np.savez(tmp_path / "three.npz", x=x, y=np.arange(12) % 3 + 1)
+    data = Tabular(str(tmp_path / "three.npz"), join=(("1", "2"),)).load()
+    assert data.train.class_names == ("1+2", "3")
+    everything = torch.cat([data.train.labels, data.queries.labels])
+    assert torch.bincount(everything).tolist() == [8, 4]
+
+
+def test_digits_as_a_table_have_all_classes_in_both_parts() -> None:
+    from robustmetric.data.digits import DigitsTable
+
+    data = DigitsTable().load()
+    assert (len(data.train), len(data.queries)) == (1257, 540) and data.train.shape == (64,)
+    assert len(data.train.labels.unique()) == len(data.queries.labels.unique()) == 10
+    assert float(data.train.inputs.max()) == 1.0 and not set(data.train.names) & set(data.queries.names)

@@ -1,0 +1,36 @@
+"""Randomness that can be repeated."""
+
+import pytest
+import torch
+
+from robustmetric.numerics.randomness import generator, noise
+
+CPU = torch.device("cpu")
+
+
+def draw(*parts: int) -> float:
+    return torch.rand((), generator=generator(CPU, *parts)).item()
+
+
+def test_the_same_numbers_give_the_same_draws_and_others_others() -> None:
+    keys = [(0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (-1,)]
+    assert [draw(*key) for key in keys] == [draw(*key) for key in keys]
+    assert len({draw(*key) for key in keys}) == len(keys)
+
+
+def test_parts_of_noise_are_no_larger_than_asked_and_as_many_as_asked() -> None:
+    parts = list(noise(torch.Size((2, 3)), 10, 4, generator(CPU, 0), torch.float64))
+    assert [tuple(part.shape) for part in parts] == [(4, 2, 3), (4, 2, 3), (2, 2, 3)]
+    assert all(part.dtype == torch.float64 for part in parts)
+
+
+@pytest.mark.parametrize("size", [1, 5, 64, 100])
+def test_noise_does_not_depend_on_the_size_of_its_parts(size: int) -> None:
+    whole = torch.cat(list(noise(torch.Size((3,)), 150, 1000, generator(CPU, 0))))
+    assert torch.equal(torch.cat(list(noise(torch.Size((3,)), 150, size, generator(CPU, 0)))), whole)
+
+
+def test_noise_is_standard_gaussian() -> None:
+    drawn = torch.cat(list(noise(torch.Size((4,)), 20_000, 3_000, generator(CPU, 1))))
+    torch.testing.assert_close(drawn.T.cov(), torch.eye(4), atol=0.05, rtol=0)
+    torch.testing.assert_close(drawn.mean(dim=0), torch.zeros(4), atol=0.03, rtol=0)
