@@ -25,7 +25,7 @@ from robustmetric.defences.hardness import HardnessManipulation
 from robustmetric.jobs import assemble
 from robustmetric.jobs.feed import Feed
 from robustmetric.jobs.folder import RunFolder
-from robustmetric.jobs.workers import generator
+from robustmetric.numerics.randomness import generator
 from robustmetric.perturb.ball import Ball
 from robustmetric.perturb.pgd import PGD, Rowwise, View
 from robustmetric.types import Batch, Inputs, Value

@@ -27,7 +27,8 @@ from robustmetric.data.sampler import Shuffled
 from robustmetric.data.transforms import RandomCrop
 from robustmetric.jobs.feed import Feed
 from robustmetric.jobs.loading import Raw, Wait
-from robustmetric.jobs.workers import describe, generator
+from robustmetric.jobs.workers import describe
+from robustmetric.numerics.randomness import generator
 from robustmetric.types import Batch
 
 FLOOR = "no loading"

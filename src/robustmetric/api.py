@@ -16,7 +16,8 @@ from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.assemble import load_suite
 from robustmetric.jobs.evaluate import run_suite
 from robustmetric.jobs.target import unit
-from robustmetric.jobs.workers import Workers, describe, full_precision, generator
+from robustmetric.jobs.workers import Workers, describe, full_precision
+from robustmetric.numerics.randomness import generator
 from robustmetric.report.scores import show_radius
 
 

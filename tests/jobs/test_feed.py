@@ -17,7 +17,7 @@ from robustmetric.data.transforms import Identity, RandomCrop
 from robustmetric.errors import InputError
 from robustmetric.jobs.feed import Feed
 from robustmetric.jobs.loading import Wait
-from robustmetric.jobs.workers import generator
+from robustmetric.numerics.randomness import generator
 from robustmetric.types import Batch
 
 CPU = torch.device("cpu")

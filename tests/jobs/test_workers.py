@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 
 from commands import Command, finish, start
 from robustmetric.errors import InputError
-from robustmetric.jobs.workers import Hardware, Workers, describe, generator, leads
+from robustmetric.jobs.workers import Hardware, Workers, describe, leads
+from robustmetric.numerics.randomness import generator
 
 CPU = torch.device("cpu")
 TWO = ["--devices", "2", "--accelerator", "cpu"]

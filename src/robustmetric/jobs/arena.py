@@ -16,7 +16,8 @@ from robustmetric.data.protocols import Transform
 from robustmetric.errors import InputError
 from robustmetric.jobs.feed import Feed
 from robustmetric.jobs.folder import fingerprint
-from robustmetric.jobs.workers import Workers, full_precision, generator
+from robustmetric.jobs.workers import Workers, full_precision
+from robustmetric.numerics.randomness import generator
 from robustmetric.perturb.pgd import View, frozen
 from robustmetric.types import Batch, Gallery
 

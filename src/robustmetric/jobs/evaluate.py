@@ -18,12 +18,13 @@ from robustmetric.jobs.climbs import Climbs
 from robustmetric.jobs.ers import APART, SHARED, PerQuery, Store, batch_weights, summed_up
 from robustmetric.jobs.progress import Bar
 from robustmetric.jobs.surrogate import find_surrogate, surrogate_settings
-from robustmetric.jobs.workers import full_precision, generator
+from robustmetric.jobs.workers import full_precision
 from robustmetric.metrics.average_precision import rank_metrics, without_positives
 from robustmetric.metrics.clustering import cluster_metrics
 from robustmetric.metrics.linear_probe import linear_probe
 from robustmetric.metrics.robustness import bootstrap
 from robustmetric.numerics.distances import nearest
+from robustmetric.numerics.randomness import generator
 from robustmetric.perturb.pgd import frozen
 from robustmetric.records import Record
 from robustmetric.report.scores import show_radius

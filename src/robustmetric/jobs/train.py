@@ -25,7 +25,8 @@ from robustmetric.jobs.hurry import channels_last, compiled_updates
 from robustmetric.jobs.origin import differing, origin
 from robustmetric.jobs.progress import Bar, Stop, interruptible, say, terms
 from robustmetric.jobs.state import Log, Meter, Saver, State
-from robustmetric.jobs.workers import Hardware, Workers, anywhere, describe, generator, lead_first, quiet
+from robustmetric.jobs.workers import Hardware, Workers, anywhere, describe, lead_first, quiet
+from robustmetric.numerics.randomness import generator
 from robustmetric.recipe import Spec
 from robustmetric.types import Batch
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from lightning.fabric import Fabric
 from lightning.fabric.strategies.ddp import DDPStrategy
@@ -104,14 +103,6 @@ def leads() -> bool:
     return not (torch.distributed.is_available() and torch.distributed.is_initialized()) or (
         torch.distributed.get_rank() == 0
     )
-
-
-def generator(device: torch.device, *parts: int) -> torch.Generator:
-    """Randomness that depends on these numbers alone: seed, epoch, step, rank, ..."""
-    # The count is mixed in too: SeedSequence takes (1, 2) and (1, 2, 0) for the same.
-    entropy = np.random.SeedSequence([len(parts), *(part % 2**32 for part in parts)])
-    mixed = int(entropy.generate_state(1, np.uint64)[0] >> np.uint64(1))
-    return torch.Generator(device).manual_seed(mixed)
 
 
 def describe(device: torch.device, ranks: int = 1) -> str:

@@ -14,7 +14,7 @@ TOGETHER = 64
 
 
 def generator(device: torch.device, *parts: int) -> torch.Generator:
-    """Randomness that depends on these numbers alone: seed, row, stage, ..."""
+    """Randomness that depends on these numbers alone: seed, epoch, step, rank, ..."""
     # The count is mixed in too: SeedSequence takes (1, 2) and (1, 2, 0) for the same.
     entropy = np.random.SeedSequence([len(parts), *(part % 2**32 for part in parts)])
     mixed = int(entropy.generate_state(1, np.uint64)[0] >> np.uint64(1))
