@@ -10,7 +10,7 @@ from torch import nn
 
 from robustmetric import recipe
 from robustmetric.cli import app
-from robustmetric.data.digits import Digits
+from robustmetric.data.digits import Digits, DigitsTable
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "docs/adding.md", "docs/threat-model.md", "docs/architecture.md")
@@ -38,7 +38,7 @@ def test_every_command_and_recipe_named_in_the_docs_exists(command: str):
     words = words[words.index("robustmetric") + 1 :]
     known = {entry.name or entry.callback.__name__ for entry in app.registered_commands}
     assert words[0] in known
-    if words[0] == "train":
+    if words[0] == "train" or (words[0] == "certify" and not words[1].startswith("runs/")):
         assert recipe.locate(words[1]).is_file()
     if words[0] == "evaluate" and len(words) > 2 and not words[2].startswith("-") and words[2].islower():
         assert recipe.locate(words[2], "suites").is_file()
@@ -55,13 +55,22 @@ def test_the_python_of_the_readme_runs_as_printed(capsys):
     images, labels = digits.inputs[:120].float() / 255, digits.labels[:120]
     torch.manual_seed(0)
     names = {"encoder": nn.Sequential(nn.Flatten(), nn.Linear(64, 8)), "images": images, "labels": labels}
-    (snippet,) = blocks("README.md", "python")
+    snippet, _ = blocks("README.md", "python")
     exec(snippet, names)
     assert names["records"][0].name == "clean"
     assert {"CA+", "CA-", "QA+", "QA-", "TMA", "ES", "LTM", "GTM", "GTT"} <= {r.name for r in names["records"]}
     assert names["fooled"].shape == images.shape
     assert float((names["fooled"] - images).abs().max()) <= 8 / 255 + 1e-6
     assert "ES:R" in capsys.readouterr().out
+
+
+def test_the_proof_of_the_readme_runs_as_printed():
+    digits = DigitsTable().load()
+    (x, y), (x_test, y_test) = ((part.inputs.numpy(), part.labels.numpy()) for part in (digits.train, digits.queries))
+    names = {"x": x, "y": y, "x_test": x_test[:50], "y_test": y_test[:50]}
+    _, snippet = blocks("README.md", "python")
+    exec(snippet, names)
+    assert names["radii"].shape == (50,) and 0.5 < names["radii"].mean() < 0.75
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from robustmetric.api import attack as attack
     from robustmetric.api import evaluate as evaluate
+    from robustmetric.certify.knn import RobustKNN as RobustKNN
     from robustmetric.errors import InputError as InputError
+    from robustmetric.learn.arml import ARML as ARML
     from robustmetric.models.encoder import Encoder as Encoder
     from robustmetric.perturb.ball import Ball as Ball
     from robustmetric.perturb.pgd import PGD as PGD
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 _WHERE = {
     "attack": "robustmetric.api",
     "evaluate": "robustmetric.api",
+    "RobustKNN": "robustmetric.certify.knn",
+    "ARML": "robustmetric.learn.arml",
     "InputError": "robustmetric.errors",
     "Encoder": "robustmetric.models.encoder",
     "Ball": "robustmetric.perturb.ball",
@@ -24,7 +28,7 @@ _WHERE = {
 }
 
 __version__ = "0.1.0"
-__all__ = ["PGD", "Ball", "Encoder", "InputError", "attack", "evaluate"]
+__all__ = ["ARML", "PGD", "Ball", "Encoder", "InputError", "RobustKNN", "attack", "evaluate"]
 
 
 def __getattr__(name: str) -> Any:
