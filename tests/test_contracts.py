@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 import brute_force
 from members import CLASSES, DIM, build, built, constructor, convnet, engine, promised, variants
@@ -30,7 +31,9 @@ from robustmetric.metrics.average_precision import average_precision, average_pr
 from robustmetric.metrics.clustering import ami, nmi, pairwise_f1
 from robustmetric.metrics.recall import recall_at
 from robustmetric.metrics.verification import equal_error_rate, true_positive_rate
+from robustmetric.models.classifier import mlp
 from robustmetric.models.encoder import Encoder
+from robustmetric.models.mahalanobis import Mahalanobis
 from robustmetric.numerics.distances import nearest
 from robustmetric.optimise import Optimiser
 from robustmetric.perturb.ball import Ball
@@ -71,6 +74,8 @@ KINDS = {
     "defences",
     "destinations",
     "structures",
+    "learners",
+    "certificates",
     "optimisers",
 }
 
@@ -602,7 +607,7 @@ def test_model_in_eval_mode_is_a_function_of_each_input_alone(name: str) -> None
 
 # --- data, transforms, samplers -------------------------------------------------------------------------------------
 
-NEEDS_NO_FILES = {"digits"}
+NEEDS_NO_FILES = {"digits", "digits_table"}
 YOUR_OWN = {"folder", "manifest", "tabular"}
 """There is nowhere to get these from; the error says what is expected instead."""
 
@@ -717,3 +722,114 @@ def test_optimiser_moves_every_parameter_and_schedule_starts_whole(name: str) ->
         model(torch.ones(1, 2)).sum().backward()
         optimiser.step()
         assert all((p != old).all() for p, old in zip(model.parameters(), before, strict=True))
+
+
+# --- learners and certificates --------------------------------------------------------------------------------------
+
+
+def blobs(each: int, seed: int) -> Batch:
+    """Two classes of the plane, a little into one another."""
+    labels = torch.arange(2 * each) % 2
+    centres = torch.tensor([[0.3, 0.5], [0.7, 0.5]])[labels]
+    rows = centres + 0.15 * torch.randn(2 * each, 2, generator=seeded(seed))
+    return Batch(rows, labels, torch.full_like(labels, -1))
+
+
+@members("learners")
+def test_learner_gives_a_metric_or_predicts_and_repeats_itself(name: str) -> None:
+    given = blobs(40, seed=0)
+    x, y = given.inputs.double().numpy(), given.labels.numpy()
+    for learner, again in zip(built("learners", name), built("learners", name), strict=True):
+        if "random_state" in learner.get_params():
+            learner, again = (one.set_params(random_state=0) for one in (learner, again))
+        assert learner.fit(x, y) is learner
+        again.fit(x, y)
+        if not hasattr(learner, "get_mahalanobis_matrix"):
+            assert (learner.predict(x) == y).mean() > 0.8 and (learner.predict(x) == again.predict(x)).all()
+            continue
+        matrix = torch.from_numpy(learner.get_mahalanobis_matrix())
+        assert torch.equal(matrix, torch.from_numpy(again.get_mahalanobis_matrix()))
+        assert torch.linalg.eigvalsh(matrix).min() >= -1e-9 and matrix.abs().max() > 0
+        moved = torch.from_numpy(learner.transform(x))
+        torch.testing.assert_close((moved[0] - moved[1]).square().sum(), _squared(given.inputs, matrix))
+
+
+def _squared(rows: Tensor, matrix: Tensor) -> Tensor:
+    apart = (rows[0] - rows[1]).double()
+    return apart @ matrix @ apart
+
+
+class Bend(nn.Module):
+    """Rows of the plane as unit vectors of space."""
+
+    dim = 3
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.normalize(torch.cat([2 * x - 1, torch.ones_like(x[:, :1])], dim=1), dim=1)
+
+
+Answer = Callable[[nn.Module, Tensor, Batch], Tensor]
+SIGMA, COPIES = 0.1, 2000
+
+
+def searched(model: nn.Module, x: Tensor, references: Batch) -> Tensor:
+    _, top = nearest(model(x), model(references.inputs), k=1)
+    return references.labels[top[:, 0]]
+
+
+def noisy(x: Tensor) -> Tensor:
+    return x[:, None] + SIGMA * torch.randn(len(x), COPIES, 2, generator=seeded(9))
+
+
+def smoothly_searched(model: nn.Module, x: Tensor, references: Batch) -> Tensor:
+    mean = model(noisy(x).flatten(0, 1)).view(len(x), COPIES, -1).mean(dim=1)
+    _, top = nearest(mean, model(references.inputs), k=1)
+    return references.labels[top[:, 0]]
+
+
+def smoothly_classified(model: nn.Module, x: Tensor, references: Batch) -> Tensor:
+    return model(noisy(x).flatten(0, 1)).argmax(dim=1).view(len(x), COPIES).mode(dim=1).values
+
+
+def classifier() -> nn.Module:
+    """Fitted a little: mostly right, so that there is something to certify."""
+    torch.manual_seed(0)
+    model, given = mlp(2, 2, widths=(8,)), blobs(40, seed=0)
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.05)
+    for _ in range(60):
+        optimiser.zero_grad()
+        functional.cross_entropy(model(given.inputs), given.labels).backward()
+        optimiser.step()
+    return model.eval()
+
+
+CERTIFIES: dict[str, tuple[Callable[[], nn.Module], Answer]] = {
+    "knn_certificate": (lambda: Mahalanobis(2), searched),
+    "crown": (classifier, lambda model, x, references: model(x).argmax(dim=1)),
+    "smoothing": (classifier, smoothly_classified),
+    "smoothed_retrieval": (Bend, smoothly_searched),
+}
+"""By certificate: a model it speaks of, and the answer that must not change (of a smoothed model, an estimate)."""
+
+
+@members("certificates")
+def test_no_perturbation_within_a_certified_radius_changes_the_answer(name: str) -> None:
+    make, answer = promised(CERTIFIES, "certificates", name, "CERTIFIES")
+    model, queries, references = make(), blobs(6, seed=1), blobs(20, seed=0)
+    for certificate in built("certificates", name):
+        if hasattr(certificate, "samples"):
+            certificate = dataclasses.replace(certificate, samples=COPIES)
+        radii = certificate.radius(model, queries, references)
+        assert not radii.requires_grad and radii.shape == (12,) and (radii >= 0).all() and (radii > 0.01).sum() > 4, (
+            "or nothing is tested"
+        )
+        other = dataclasses.replace(queries, labels=1 - queries.labels)
+        assert (certificate.radius(model, other, references)[radii > 0] == 0).all(), "0 where the answer is wrong"
+        for x, label, radius in zip(queries.inputs, queries.labels, radii.float(), strict=True):
+            if radius == 0 or radius == torch.inf:
+                continue
+            towards = references.inputs[references.labels != label] - x
+            anywhere = torch.randn(60, 2, generator=seeded(3))
+            moves = functional.normalize(torch.cat([towards, anywhere]), dim=1) * 0.99 * radius
+            with torch.no_grad():
+                assert (answer(model, x + moves, references) == label).all()
