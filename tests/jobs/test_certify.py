@@ -246,3 +246,16 @@ def test_digits_as_a_table_have_all_classes_in_both_parts() -> None:
     assert (len(data.train), len(data.queries)) == (1257, 540) and data.train.shape == (64,)
     assert len(data.train.labels.unique()) == len(data.queries.labels.unique()) == 10
     assert float(data.train.inputs.max()) == 1.0 and not set(data.train.names) & set(data.queries.names)
+
+
+def test_a_page_shows_what_was_proved(tmp_path: Path, command: Command, trained: Path) -> None:
+    for name in ("euclidean", "arml"):
+        assert command("certify", f"tabular/digits-{name}", "-o", name, *FEW).code == 0
+    words = ["--samples", "200", "--points", "5", "--search", "vote", "-o", "encoder"]
+    assert command("certify", trained, *words).code == 0
+    page = Path(command("report", "euclidean", "arml", "encoder", "-o", "page").out.strip()).read_text()
+    assert page.count("<h2>Certified: ") == 3 and "has not been evaluated" not in page
+    assert "Certified: 1-NN exact, digits_table" in page and "Certified: smoothed retrieval, digits" in page
+    assert "nothing is said about robustness" not in page
+    errors = {r.name: r.scores for r in records.read(tmp_path / "arml" / "results.jsonl")}
+    assert f"<td>{errors['11-NN bound']['error@0.6']:.1f}</td>" in page

@@ -2,12 +2,18 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
 from robustmetric.errors import InputError
 from robustmetric.records import Record
-from robustmetric.report.plots import colour, new_axes
+from robustmetric.report.plots import colour, new_axes, to_svg
+from robustmetric.report.runs import Run
 
 Row = dict[str, Any]
 WORDS = ("id", "data", "learner", "recipe", "command", "commit", "hardware")
@@ -16,23 +22,83 @@ PROOF = ("certificate", "name", "radii", "error", "seconds")
 OPTIONAL = ("fit_seconds", "published")
 
 
+@dataclass(frozen=True)
+class Proofs:
+    """What several runs proved in one way on the same points."""
+
+    title: str
+    plot: Markup
+    radii: tuple[float, ...]
+    """Where every run states its result."""
+    rows: tuple[tuple[int, str, tuple[float, ...], int], ...]
+    """Per run: its place among the runs, its label, the result in percent at each radius, the number of points."""
+    is_retrieval: bool
+
+
 def draw_curves(runs: Mapping[str, Sequence[Record]], out: Path) -> list[Path]:
     """`curves.png` and `curves.svg` in `out`: one line per certified record of every run."""
-    lines = [(run, record) for run, found in runs.items() for record in found if "curve" in record.context]
+    lines = [(f"{run}, {record.name}", record) for run, found in runs.items() for record in found if _has_curve(record)]
     if not lines:
         return []
-    figure, axes = new_axes("radius (l2)", "certified error, percent")
-    for style, (run, record) in enumerate(lines):
-        curve = record.context["curve"]
-        axes.step(curve["radii"], curve["error"], where="post", color=colour(style), label=f"{run}, {record.name}")
-    axes.set_ylim(0, 100)
-    axes.set_xlim(left=0)
+    figure, axes = _axes(lines[0][1])
+    for style, (label, record) in enumerate(lines):
+        _draw(axes, record, style, label)
     axes.legend(frameon=False, fontsize=9)
     out.mkdir(parents=True, exist_ok=True)
     paths = [out / f"curves.{kind}" for kind in ("png", "svg")]
     for path in paths:
         figure.savefig(path, dpi=150)
     return paths
+
+
+def proofs(runs: Sequence[Run]) -> list[Proofs]:
+    """The proofs of these runs, those of one name and data set together, in the order they were made."""
+    groups: dict[tuple[str, str], list[tuple[int, Run, Record]]] = {}
+    for place, run in enumerate(runs):
+        for record in run.of_kind("certified"):
+            if _has_curve(record):
+                groups.setdefault((record.name, str(record.settings.get("data"))), []).append((place, run, record))
+    return [_together(name, data, found, f"certified-{i}") for i, ((name, data), found) in enumerate(groups.items())]
+
+
+def _together(name: str, data: str, found: Sequence[tuple[int, Run, Record]], plot: str) -> Proofs:
+    is_retrieval = _is_retrieval(found[0][2])
+    word = "R@1" if is_retrieval else "error"
+    stated = [{float(key.rpartition("@")[2]) for key in r.scores if key.startswith(f"{word}@")} for _, _, r in found]
+    radii = tuple(sorted(set.intersection(*stated)))
+    figure, axes = _axes(found[0][2])
+    for place, run, record in found:
+        _draw(axes, record, place, run.label)
+    return Proofs(
+        title=f"{name}, {data}",
+        plot=to_svg(figure, plot, f"certified {word} against radius for {', '.join(run.label for _, run, _ in found)}"),
+        radii=radii,
+        rows=tuple((p, run.label, tuple(r.scores[f"{word}@{x:g}"] for x in radii), r.count) for p, run, r in found),
+        is_retrieval=is_retrieval,
+    )
+
+
+def _axes(record: Record) -> tuple[Figure, Axes]:
+    figure, axes = new_axes(
+        "radius (l2)", "certified R@1, percent" if _is_retrieval(record) else "certified error, percent"
+    )
+    axes.set_ylim(0, 100)
+    axes.set_xlim(left=0)
+    return figure, axes
+
+
+def _draw(axes: Axes, record: Record, style: int, label: str) -> None:
+    curve = record.context["curve"]
+    up = [100 - error for error in curve["error"]] if _is_retrieval(record) else curve["error"]
+    axes.step(curve["radii"], up, where="post", color=colour(style), linewidth=2, label=label)
+
+
+def _has_curve(record: Record) -> bool:
+    return "curve" in record.context
+
+
+def _is_retrieval(record: Record) -> bool:
+    return any(name.startswith("R@1@") for name in record.scores)
 
 
 def faults(row: Any) -> list[str]:

@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from robustmetric.errors import InputError
 from robustmetric.report import plots
+from robustmetric.report.certified import proofs
 from robustmetric.report.gallery import Gallery, read_gallery
 from robustmetric.report.hardness import against_margin, hardness, hardness_runs
 from robustmetric.report.runs import Run, read_runs
@@ -71,7 +72,8 @@ def render(runs: Sequence[Run], command: str) -> str:
         title=" against ".join(run.label for run in runs) if len(runs) < 4 else f"{len(runs)} runs compared",
         runs=runs,
         sections=[_section(summary, runs, place) for place, summary in enumerate(tables)],
-        unevaluated=[run for run in runs if not run.of_kind("clean", "attack")],
+        unevaluated=[run for run in runs if not run.of_kind("clean", "attack", "certified")],
+        proofs=proofs(runs),
         training=plots.training(runs, name="training"),
         hard_runs=hardness_runs(runs),
         hardness=hardness(runs, name="hardness"),
