@@ -152,6 +152,17 @@ def test_what_cannot_be_certified_is_said_in_one_line(
     assert message in command("certify", table(tmp_path), change, "-o", "run").error
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the device is there")
+def test_a_device_that_is_not_there_is_said_before_anything_is_done(tmp_path: Path, command: Command) -> None:
+    error = command("certify", table(tmp_path), "--device", "cuda", "-o", "run").error
+    assert "device 'cuda' cannot be used" in error and not (tmp_path / "run").exists()
+
+
+def test_of_many_recipes_only_the_nearest_are_named(command: Command) -> None:
+    error = command("certify", "tabular/satimage-armll").error
+    assert "did you mean 'tabular/satimage-arml'" in error and len(error) < 500
+
+
 def test_a_folder_of_another_recipe_is_not_added_to(tmp_path: Path, command: Command) -> None:
     assert command("certify", table(tmp_path), "-o", "run").code == 0
     assert "holds another recipe" in command("certify", table(tmp_path), "points=3", "-o", "run").error

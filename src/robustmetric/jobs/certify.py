@@ -30,6 +30,7 @@ from robustmetric.jobs.progress import say
 from robustmetric.jobs.proofs import Question, Radii, proved
 from robustmetric.jobs.workers import describe
 from robustmetric.learn import Network
+from robustmetric.learn.base import device_of
 from robustmetric.recipe import Spec
 from robustmetric.records import Record
 from robustmetric.report.certified import draw_curves
@@ -101,7 +102,7 @@ def certify(
     folder = RunFolder(out or Path("runs") / f"{assemble.title(where)}-seed{plan.seed}")
     dataset = plan.data.load()
     table = Table.of(dataset, plan.points, plan.shuffle)
-    context = records.context(describe(torch.device(device)))
+    context = records.context(describe(device_of(device)))
     words = [*(overrides or []), *([] if points is None else ["--points", str(points)])]
     _begin(folder, spec, {**summarise(spec, folder.path.name, context), **origin(where, words, "certify")})
     finished = folder.finished()

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast, get_args
 
-import torch
-
 from robustmetric import records
 from robustmetric.certify.smoothed_retrieval import Search, SmoothedRetrieval
 from robustmetric.errors import InputError, nearest
@@ -15,6 +13,7 @@ from robustmetric.jobs.progress import say
 from robustmetric.jobs.proofs import Question, Radii, proved
 from robustmetric.jobs.target import find_target
 from robustmetric.jobs.workers import Workers, describe
+from robustmetric.learn.base import device_of
 from robustmetric.records import Record
 from robustmetric.report.certified import draw_curves
 
@@ -48,7 +47,7 @@ def certify_retrieval(
         raise InputError(f"search {search!r} is not known{nearest(search, get_args(Search))}")
     certificate = SmoothedRetrieval(sigma, samples, search=cast(Search, search), seed=seed)
     target = find_target(name, data=data, out=out)
-    workers = Workers(torch.device(device))
+    workers = Workers(device_of(device))
     context = records.context(describe(workers.device))
     if not target.folder.recipe.exists():
         target.folder.begin(target.spec, summarise(target.spec, target.name, context))
