@@ -14,6 +14,8 @@ Embed = Callable[[Tensor], Tensor]
 """A model as a function: inputs to unit-length embeddings."""
 Value = Callable[[Tensor], Tensor]
 """What an attack climbs: inputs to one number per row; larger is worse for the model."""
+Progress = Callable[[int, int], None]
+"""Called by long work as (done, in all): queries, epochs, ..."""
 
 
 @dataclass(frozen=True)

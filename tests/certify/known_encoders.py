@@ -29,10 +29,14 @@ class Side(nn.Module):
 
 
 class Constant(nn.Module):
-    """The first axis, whatever comes."""
+    """These numbers, or the first axis, whatever comes."""
+
+    def __init__(self, *values: float) -> None:
+        super().__init__()
+        self.values = torch.tensor(values or (1.0, 0.0), dtype=torch.float64)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.tensor([1.0, 0.0]).repeat(len(x), 1)
+        return self.values.repeat(len(x), 1)
 
 
 class Scaled(nn.Module):

@@ -81,6 +81,16 @@ def test_radius_of_a_linear_network_is_exact(norm: Any, dual: int) -> None:
     torch.testing.assert_close(radii, exact, atol=1e-5, rtol=1e-5)
 
 
+def test_where_no_class_is_the_label_nothing_is_left_to_bound() -> None:
+    torch.manual_seed(0)
+    for kind in ("mlp", "cnn", "norms"):
+        model, shape = networks(kind)
+        x = torch.randn(3, *shape)
+        with torch.no_grad():
+            wrong = model.eval()(x).argmin(dim=1)
+        assert (Crown(steps=2).certify(model, x, wrong) == 0).all()
+
+
 def networks(kind: str) -> tuple[nn.Module, tuple[int, ...]]:
     if kind == "mlp":
         return mlp(5, 3, widths=(8, 7, 6)), (5,)

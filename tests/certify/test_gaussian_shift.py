@@ -87,6 +87,18 @@ def test_thresholds_that_no_mean_can_fall_to_or_reach() -> None:
     assert radius_by_distribution(numbers(1.0, 1.0)[None], numbers(1.0), 1.0) is None
 
 
+def test_a_mean_and_a_threshold_below_minus_1_are_no_doubt() -> None:
+    # "At least -1.5" says nothing of a mean, and nothing need be said: none falls to -3.
+    assert radius_by_mean(numbers(-1.5), numbers(-3.0), 1.0) == math.inf
+    alone = radius_by_mean(numbers(0.5), numbers(0.0), 1.0)
+    assert radius_by_mean(numbers(-1.5, 0.5), numbers(-3.0, 0.0), 1.0) == alone
+    assert alone == pytest.approx(PHI.inv_cdf(0.75), abs=1e-8)
+    # -1 itself may be the rounded value of more.
+    below = math.nextafter(-1, -2)
+    assert radius_by_mean(numbers(0.5), numbers(below), 1.0) < math.inf
+    assert radius_by_distribution(numbers(0.9, 0.9)[None], numbers(below), 1.0) < math.inf
+
+
 def test_tally_by_hand() -> None:
     z = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, -1.0]], dtype=torch.float64)
     counts = torch.zeros(5, 2, dtype=torch.long)

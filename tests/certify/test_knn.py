@@ -206,6 +206,21 @@ def test_folding_gives_radii_of_the_raw_input(scaler: Any) -> None:
         assert (behind.predict(scaler.transform(queries + step)) == labels).all()
 
 
+def test_a_device_that_is_not_there_is_refused() -> None:
+    with pytest.raises(InputError, match="device 'cuda:99' cannot be used"):
+        RobustKNN(device="cuda:99").fit([[0.0], [1.0]], [0, 1])
+
+
+def test_folding_refuses_what_is_no_metric_however_small() -> None:
+    scaler = StandardScaler(with_mean=False, with_std=False).fit([[0.0, 0.0], [1.0, 2.0]])
+    with pytest.raises(InputError, match="not symmetric"):
+        fold(scaler, 1e-9 * np.array([[1.0, 1.0], [0.0, 1.0]]))
+    # A skew part within the rounding of its own type is none.
+    assert fold(scaler, np.array([[1, 0.1], [0.1 + 1e-8, 1]], dtype=np.float32)) == pytest.approx(
+        np.array([[1, 0.1], [0.1, 1]]), abs=1e-6
+    )
+
+
 def test_folding_by_hand() -> None:
     # x' = x / 2 in the first feature: half-way between 0 and 4 is 2, whatever the scale.
     scaler = MinMaxScaler().fit([[0.0, 0.0], [2.0, 1.0]])

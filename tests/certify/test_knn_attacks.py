@@ -92,9 +92,8 @@ def test_the_gradient_is_that_of_the_soft_margin() -> None:
     sites = Sites.of(torch.tensor(given.x), torch.tensor(given.y), torch.tensor(given.matrix))
     z = sites.coordinates.enter(torch.tensor(given.queries)).requires_grad_()
     labels, softness = torch.tensor(given.labels), torch.tensor([0.5, 1.0, 2.0, 4.0], dtype=torch.float64)
-    scale = sites.coordinates.scale
-    assert scale is not None
-    logits = -((z[:, None] - sites.w) ** 2 * scale).sum(dim=2) / softness[:, None]
+    away = z[:, None] - sites.w
+    logits = -torch.einsum("nmi,ij,nmj->nm", away, torch.tensor(given.matrix), away) / softness[:, None]
     shares = torch.stack([logits[:, sites.labels == c].logsumexp(dim=1) for c in range(3)], dim=1)
     own = shares.gather(1, labels[:, None])[:, 0]
     margin = own - shares.scatter(1, labels[:, None], -math.inf).amax(dim=1)
@@ -122,6 +121,19 @@ def test_shortening_stops_at_the_border_and_leaves_alone_what_does_not_work() ->
     found = shorten(voter(), x, labels, delta)
     assert found[0].item() == pytest.approx(2.5, abs=1e-6) and found[0].item() > 2.5
     assert found[1].item() == 2 and found[2].isnan().item()
+
+
+@pytest.mark.parametrize("method", ["greedy", "substitute", "boundary"])
+@pytest.mark.parametrize("k", [1, 3])
+def test_attacks_on_a_row_outside_the_box_end_inside(method: str, k: int) -> None:
+    # From (0.45, 1.3) the border x = 1/2 is 0.05 away; inside [0, 1]^2 the way is to (1/2, 1): sqrt(0.05^2 + 0.3^2).
+    sites = np.repeat([[0.2, 0.5], [0.8, 0.5]], k, axis=0)
+    knn = RobustKNN(n_neighbors=k).fit(sites, np.repeat([0, 1], k))
+    row = np.array([[0.45, 1.3]])
+    length, delta = knn.attack(row, [0], method=method, bounds=(0, 1), return_perturbation=True)
+    moved = row + delta
+    assert (moved > -1e-12).all() and (moved < 1 + 1e-12).all() and knn.predict(moved).tolist() == [1]
+    assert np.hypot(0.05, 0.3) * (1 - 1e-9) <= length.item() < 0.32
 
 
 def test_a_start_is_the_nearest_foreign_vote() -> None:

@@ -9,13 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from knn_problems import bound_by_sorting, problem, triplet_radii
 
-from robustmetric.certify.bound import majority_ranks
 from robustmetric.certify.knn import RobustKNN
-
-
-def test_ranks_by_hand() -> None:
-    # K = 1, 3, 11: (K + 1) / 2 of both. K = 2: one lost vote of two may lose the tie, so (2nd max, 1st min).
-    assert [majority_ranks(k) for k in (1, 3, 11, 2, 4)] == [(1, 1), (2, 2), (6, 6), (2, 1), (3, 2)]
 
 
 def test_the_bound_by_hand() -> None:

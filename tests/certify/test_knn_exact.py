@@ -240,6 +240,14 @@ def test_fewer_positives_never_raise_a_radius(seed: int) -> None:
     assert radii[-1] == pytest.approx(knn.certify(given.queries, given.labels), abs=1e-12)
 
 
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), kind=st.sampled_from(KINDS))
+def test_the_exact_radius_is_not_below_the_bound(seed: int, kind: str) -> None:
+    given = problem(seed, kind=kind, queries=6)
+    exact, bound = (fitted(given).certify(given.queries, given.labels, method=method) for method in ("exact", "bound"))
+    assert (exact >= bound * (1 - 1e-12) - 1e-12).all()
+
+
 def satimage(points: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     arrays = np.load(Path(os.environ["ROBUSTMETRIC_DATA"]) / "tabular" / "satimage.npz")
     scaler = MinMaxScaler().fit(arrays["x_train"])

@@ -156,6 +156,42 @@ def test_copies_of_an_item() -> None:
     assert certifier(goal="neighbour").certify(Circle(1.0), query, same).abstained.item()
 
 
+@pytest.mark.parametrize("bound", ["distribution", "mean"])
+def test_long_items_are_told_apart_by_more_than_their_squares(bound: str) -> None:
+    # The border of (1e8, 5.56) and (1e8, -4.44) is at 0.56. Their squares in float64, multiples of 2, are 1e16 + 30 and
+    # 1e16 + 20, which would put it at 10 / 2 / 10 = 0.5.
+    items = torch.tensor([[1e8, 5.56], [1e8, -4.44]], dtype=torch.float64)
+    settings = certifier(bound=bound, goal="neighbour", samples=10_000)
+    query, gallery = batch(torch.zeros(1, 1)), Gallery(items, torch.tensor([0, 1]))
+    assert settings.certify(Constant(0.0, 0.53), query, gallery).abstained.item()
+    found = settings.certify(Constant(0.0, 0.59), query, gallery)
+    assert found.neighbour.item() == 0 and 0 < found.radius.item() < math.inf
+
+
+def test_items_that_only_rounding_tells_apart_are_abstained_from() -> None:
+    source = torch.Generator().manual_seed(0)
+    near = 0
+    for _ in range(40):
+        a, step = torch.randn(2, 3, generator=source, dtype=torch.float64)
+        a = a / a.norm()
+        b = a + 4e-16 * step
+        if torch.equal(a, b):
+            continue
+        # An encoder 0.06 on b's side of the border.
+        w = (a - b) / (a - b).norm()
+        side = float(w @ (a + b)) / 2 - 0.06
+        if abs(side) > 0.9:
+            continue
+        gallery = Gallery(torch.stack([a, b]), torch.tensor([0, 1]))
+        near += 1
+        for goal in ("label", "neighbour"):
+            found = certifier(goal=goal, samples=3000, selection=5).certify(
+                Constant(*(side * w).tolist()), batch(torch.zeros(1, 3)), gallery
+            )
+            assert found.abstained.item() and found.radius.item() == 0
+    assert near > 20
+
+
 def test_one_label_alone_is_certain() -> None:
     gallery = Gallery(on_circle(torch.tensor([0.0, 1.0])), torch.tensor([3, 3]))
     found = certifier().certify(Circle(1.0), batch(torch.zeros(1, 1)), gallery)

@@ -1,16 +1,22 @@
 """Randomised smoothing: a linear classifier, whose smoothed radius is known, and no more errors than alpha allows."""
 
+from collections.abc import Callable
 from statistics import NormalDist
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from robustmetric.certify import base, smoothing
+from robustmetric.certify.smoothed_retrieval import SmoothedRetrieval
 from robustmetric.certify.smoothing import Smoothing
 from robustmetric.errors import InputError
+from robustmetric.learn import network
 from robustmetric.learn.network import fit_classifier
 from robustmetric.models.classifier import mlp
-from robustmetric.types import Batch
+from robustmetric.models.smoothed import Smoothed
+from robustmetric.types import Batch, Gallery
 
 
 def half_space(*weight: float) -> nn.Linear:
@@ -42,7 +48,7 @@ def test_of_1000_radii_at_most_6_exceed_the_exact_one(seed: int) -> None:
     weight = torch.tensor([0.6, 0.0, -0.8])
     x = torch.randn(1000, 3, generator=source) * 0.5
     exact = (x @ weight).abs().double()
-    found = Smoothing(sigma=0.5, samples=1000, selection=20, seed=seed).certify(half_space(0.6, 0.0, -0.8), x)
+    found = Smoothing(sigma=0.5, samples=1000, selection=100, seed=seed).certify(half_space(0.6, 0.0, -0.8), x)
     assert (found.radius > exact).sum() <= 6
     # And they are not small: what 1,000 draws can show, away from the edge and from the largest radius they can prove.
     clear = (exact > 0.4) & (exact < 0.8)
@@ -52,10 +58,10 @@ def test_of_1000_radii_at_most_6_exceed_the_exact_one(seed: int) -> None:
 
 def test_on_the_edge_it_abstains_and_counts_as_an_error() -> None:
     edge = Batch(torch.zeros(20, 2), torch.ones(20, dtype=torch.long), torch.full((20,), -1))
-    smoothing = Smoothing(sigma=1.0, samples=500, selection=10)
-    found = smoothing.certify(half_space(1.0, 0.0), edge.inputs)
+    settings = Smoothing(sigma=1.0, samples=500, selection=10)
+    found = settings.certify(half_space(1.0, 0.0), edge.inputs)
     assert found.abstained.all() and (found.radius == 0).all() and (found.label == -1).all()
-    assert (smoothing.radius(half_space(1.0, 0.0), edge) == 0).all()
+    assert (settings.radius(half_space(1.0, 0.0), edge) == 0).all()
 
 
 def test_radius_is_0_where_the_class_is_not_the_label() -> None:
@@ -97,14 +103,14 @@ def test_training_with_noise_lowers_the_loss_and_raises_the_certified_radius() -
     source = torch.Generator().manual_seed(0)
     labels = torch.arange(300) % 3
     x = 2 * torch.nn.functional.one_hot(labels, 3).float() + 0.2 * torch.randn(300, 3, generator=source)
-    smoothing = Smoothing(sigma=1.0, samples=300, selection=20)
+    settings = Smoothing(sigma=1.0, samples=300, selection=20)
     radii = {}
     for sigma in (0.0, 1.0):
         torch.manual_seed(0)
         model = mlp(3, 3, widths=(32,))
         losses = fit_classifier(model, x, labels, sigma=sigma, epochs=20, batch=50, rate=1e-2)
         assert len(losses) == 20 and losses[-1] < 0.8 * losses[0] and not model.training
-        radii[sigma] = smoothing.radius(model, Batch(x[:60], labels[:60], torch.arange(60))).mean()
+        radii[sigma] = settings.radius(model, Batch(x[:60], labels[:60], torch.arange(60))).mean()
     assert radii[1.0] > 0.4 and radii[1.0] > radii[0.0] - 0.02
 
 
@@ -115,6 +121,38 @@ def test_training_is_repeated_by_its_seed() -> None:
         torch.manual_seed(0)
         curves.append(fit_classifier(mlp(2, 2, widths=(4,)), x, labels, sigma=0.5, epochs=2, batch=8, seed=seed))
     assert curves[0] == curves[1] != curves[2]
+
+
+def test_no_proof_draws_the_noise_of_training_or_of_another_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw, seen = torch.randn, []
+
+    def spy(*shape: Any, generator: torch.Generator, **settings: Any) -> Tensor:
+        seen.append(generator.initial_seed())
+        return draw(*shape, generator=generator, **settings)
+
+    monkeypatch.setattr(torch, "randn", spy)
+    model, x, labels = half_space(1.0, 0.0), torch.zeros(3, 2), torch.tensor([0, 1, 0])
+    queries = Batch(x, labels, torch.full((3,), -1))
+    uses: list[Callable[[], object]] = [
+        lambda: fit_classifier(model, x, labels, sigma=1.0, epochs=3, seed=0),
+        lambda: Smoothing(sigma=1.0, samples=10, selection=5, seed=0).certify(model, x),
+        lambda: SmoothedRetrieval(sigma=1.0, samples=10, selection=5, search="vote", seed=0).certify(
+            model, queries, Gallery(torch.eye(2), torch.arange(2))
+        ),
+        lambda: Smoothed(model, sigma=1.0, samples=10, seed=0)(x),
+    ]
+    streams = []
+    for use in uses:
+        seen.clear()
+        use()
+        streams.append(set(seen))
+    # One stream per epoch, input and query, and one for the encoder.
+    assert [len(stream) for stream in streams] == [3, 3, 3, 1]
+    assert len(set().union(*streams)) == 10
+
+
+def test_whoever_reports_progress_means_the_same() -> None:
+    assert network.Progress is smoothing.Progress is base.Progress
 
 
 @pytest.mark.parametrize("settings", [{"sigma": -1.0}, {"samples": 0}, {"alpha": 1.0}, {"selection": 0}, {"batch": 0}])

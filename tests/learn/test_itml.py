@@ -108,6 +108,8 @@ def test_bounds_are_percentiles_of_the_distances_unless_given() -> None:
         (ITML(gamma=0.0), "gamma = 0.0"),
         (ITML(bounds=(0.0, 1.0)), "bounds .* are no distances"),
         (ITML(prior=np.array([[1.0, 2.0], [2.0, 1.0]])), "prior of shape .* positive definite 2 x 2"),
+        (ITML(prior=1e-9 * np.array([[1.0, 1.0], [0.0, 1.0]])), "prior of shape .*not symmetric.* positive definite"),
+        (ITML(prior=np.array([[1.0, 0.0], [0.0, 0.0]])), "prior of shape .* is singular"),
     ],
 )
 def test_wrong_settings_are_refused(learner: ITML, message: str) -> None:

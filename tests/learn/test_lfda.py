@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from robustmetric.errors import InputError
 from robustmetric.learn import LFDA
 from robustmetric.learn.lfda import affinity, discriminants, scatters
 
@@ -93,3 +94,16 @@ def test_constant_features_stay_out_of_the_metric() -> None:
     assert learner.components_.shape == (4, 4)
     np.testing.assert_allclose(learner.get_mahalanobis_matrix()[:3, :3], LFDA(k=2).fit(x, y).get_mahalanobis_matrix())
     np.testing.assert_allclose(learner.components_[:, 3], 0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("x", "labels"),
+    [
+        (np.arange(9.0).reshape(3, 3) ** 2, [0, 1, 2]),  # one row per class
+        (np.full((12, 3), 0.1), [0, 1, 2] * 4),  # all rows equal
+        (np.repeat(np.arange(8.0).reshape(4, 2) ** 2, 10, axis=0), [0] * 20 + [1] * 20),  # neighbours are copies
+    ],
+)
+def test_rows_that_vary_in_no_class_are_refused(x: np.ndarray, labels: list[int]) -> None:
+    with pytest.raises(InputError, match="no direction that tells classes apart"):
+        LFDA().fit(x, labels)

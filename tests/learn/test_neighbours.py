@@ -9,7 +9,8 @@ from torch import Tensor
 from robustmetric.errors import InputError
 from robustmetric.learn import neighbours
 from robustmetric.learn.margin import margins
-from robustmetric.learn.neighbours import Candidates, Classes, binding, draw, near, vote_orders
+from robustmetric.learn.neighbours import Candidates, Classes, binding, draw, near
+from robustmetric.numerics.votes import majority_ranks
 
 SEEDS = st.integers(min_value=0, max_value=2**31)
 LINE = torch.tensor([[0.0], [1.0], [3.0], [4.0], [10.0]])
@@ -73,21 +74,17 @@ def test_draws_are_uniform_over_the_candidates() -> None:
     torch.testing.assert_close(share, torch.full((4,), 0.25, dtype=torch.float64), atol=0.04, rtol=0.0)
 
 
-def test_vote_orders_of_odd_and_even_votes() -> None:
-    assert [vote_orders(k) for k in (1, 2, 3, 4, 11)] == [(1, 1), (1, 2), (2, 2), (2, 3), (6, 6)]
-
-
 def test_binding_pair_by_hand() -> None:
     # Anchor 0; positives 1 and 4; negatives 3 and 10. On a line |m| = (p + n) / 2, negative where n is nearer:
     # n = 3: 2 (p = 1) and -3.5 (p = 4); n = 10: 5.5 and 7. The largest over positives are 2 and 7; 1-NN takes 2.
     candidates = Classes(LABELS).candidates(LINE, 2)
     place = candidates.anchors.tolist().index(0)
     factor = torch.eye(1)
-    anchor, positive, negative = binding(candidates, slice(place, place + 1), LINE, factor, vote_orders(1))
+    anchor, positive, negative = binding(candidates, slice(place, place + 1), LINE, factor, majority_ranks(1))
     assert margins(factor, LINE, anchor, torch.tensor([3]), torch.tensor([2])).item() == -3.5
     assert (anchor.item(), positive.item(), negative.item()) == (0, 1, 2)
     # 3 votes: second largest over positives is (-3.5, 5.5); the second smallest of these 5.5: p = 1, n = 10.
-    _, positive, negative = binding(candidates, slice(place, place + 1), LINE, factor, vote_orders(3))
+    _, positive, negative = binding(candidates, slice(place, place + 1), LINE, factor, majority_ranks(3))
     assert (positive.item(), negative.item()) == (1, 4)
 
 
@@ -97,8 +94,8 @@ def test_binding_equals_a_loop(seed: int, votes: int) -> None:
     x, labels = rows(24, 3, seed)
     factor = torch.randn(3, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     candidates = Classes(labels).candidates(x @ factor.T, 5)
-    k, largest = vote_orders(votes)
-    chosen = margins(factor, x, *binding(candidates, slice(None), x, factor, (k, largest)))
+    largest, k = majority_ranks(votes)
+    chosen = margins(factor, x, *binding(candidates, slice(None), x, factor, (largest, k)))
     for place in range(0, 24, 4):
         anchor = candidates.anchors[place]
         table = [

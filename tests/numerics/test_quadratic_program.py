@@ -41,7 +41,9 @@ def solve(normal: Tensor, offset: Tensor, **settings: object) -> Smallest:
         return normal[problem, worst], offset[problem, worst]
 
     count = torch.arange(len(normal))
-    return smallest_points(separate, separate(torch.zeros_like(normal[:, 0]), count), **settings)  # type: ignore[arg-type]
+    first = separate(torch.zeros_like(normal[:, 0]), count)
+    reach = torch.full_like(offset[:, 0], 1e9)  # every problem here has a shorter solution, or none
+    return smallest_points(separate, first, reach=reach, **settings)  # type: ignore[arg-type]
 
 
 def random_problems(seed: int, n: int, rows: int, dim: int) -> tuple[Tensor, Tensor]:
@@ -94,6 +96,31 @@ def test_rows_that_contradict_one_another_have_no_point() -> None:
     assert contradiction.bound.item() == math.inf and not contradiction.solved.item()
     empty = solve(rows([0, 0]), torch.tensor([[1.0]], dtype=torch.float64))
     assert empty.bound.item() == math.inf and not empty.solved.item()
+
+
+@pytest.mark.parametrize("angle", [1e-6, 5e-7, 1e-7, 1e-8, 1e-10])
+def test_rows_that_nearly_contradict_one_another_prove_no_more_than_is_true(angle: float) -> None:
+    # -x >= -1/2 and x + angle y >= 1/2 + angle / 5: y >= 1/5 where x = 1/2, so the corner (1/2, 1/5) at sqrt 0.29.
+    normal = rows([1, angle], [-1, 0])
+    offset = torch.tensor([[0.5 + angle / 5, -0.5]], dtype=torch.float64)
+    found = solve(normal, offset)
+    assert found.bound.item() <= 0.29**0.5 * (1 + 1e-15)
+    assert found.bound.item() == pytest.approx(0.29**0.5, rel=1e-14 / angle**2 + 1e-9) or angle < 1e-6
+    assert found.bound.item() >= 0.5 - 1e-9
+
+
+def test_a_contradiction_is_one_only_within_reach() -> None:
+    # x >= 1 and -x + y / 1000 >= 1: the corner (1, 2000). Were no point longer than 100, there would be none.
+    normal, offset = rows([1, 0], [-1, 1e-3]), torch.tensor([[1.0, 1.0]], dtype=torch.float64)
+    assert solve(normal, offset).bound.item() == pytest.approx(4000001**0.5)
+
+    def separate(point: Tensor, problem: Tensor) -> Row:
+        worst = (offset - normal[0] @ point[0]).argmax()
+        return normal[:, worst], offset[:, worst]
+
+    first, limit = (normal[:, 0], offset[:, 0]), torch.tensor([1000.0], dtype=torch.float64)
+    ended = smallest_points(separate, first, limit=limit, reach=torch.tensor([100.0], dtype=torch.float64))
+    assert ended.bound.item() == math.inf and not ended.solved.item()
 
 
 def test_repeated_and_parallel_rows_do_no_harm() -> None:

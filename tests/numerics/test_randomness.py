@@ -3,9 +3,11 @@
 import pytest
 import torch
 
-from robustmetric.numerics.randomness import generator, noise
+from robustmetric.numerics.randomness import Purpose, generator, noise
 
 CPU = torch.device("cpu")
+EARLIER = [3717377837946358015, 1525927469314224606, 1635861484108433181]
+"""Seeds that records of earlier runs were made with."""
 
 
 def draw(*parts: int) -> float:
@@ -16,6 +18,17 @@ def test_the_same_numbers_give_the_same_draws_and_others_others() -> None:
     keys = [(0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (-1,)]
     assert [draw(*key) for key in keys] == [draw(*key) for key in keys]
     assert len({draw(*key) for key in keys}) == len(keys)
+
+
+def test_draws_of_one_purpose_are_those_of_no_other_and_of_no_other_numbers() -> None:
+    keys = [(0,), (0, 1), (0, 2), (0, 0, 1), (0, 1, 1), (1, 0, 0, 1), (0, 0, 0, 1, 1)]
+    seeds = [generator(CPU, *key, purpose=purpose).initial_seed() for key in keys for purpose in (None, *Purpose)]
+    assert len(set(seeds)) == len(keys) * (1 + len(Purpose)) and len(Purpose) >= 4
+    assert generator(CPU, 0, 1, purpose=Purpose.TRAINING).initial_seed() in seeds
+
+
+def test_without_a_purpose_draws_are_those_of_earlier_records() -> None:
+    assert [generator(CPU, *key).initial_seed() for key in ((0,), (7, 3), (1, 2, 3, 4, 5))] == EARLIER
 
 
 def test_parts_of_noise_are_no_larger_than_asked_and_as_many_as_asked() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from robustmetric.errors import InputError
-from robustmetric.numerics.spectrum import spectrum
+from robustmetric.numerics.spectrum import factor, repaired, spectrum
 
 
 def test_the_spectrum_of_a_matrix_by_hand() -> None:
@@ -14,10 +14,36 @@ def test_the_spectrum_of_a_matrix_by_hand() -> None:
     assert vectors[:, 1].abs().tolist() == pytest.approx([0.5**0.5] * 2)
 
 
-def test_what_is_zero_up_to_rounding_is_zero() -> None:
-    factor = torch.randn(6, 2, generator=torch.Generator().manual_seed(0))
-    values, _ = spectrum(factor @ factor.T)  # rank 2, in float32: eigenvalues of either sign around 1e-7
-    assert (values[:4] == 0).all() and (values[4:] > 0.1).all()
+def test_negative_eigenvalues_within_rounding_are_zero_and_positive_ones_stay() -> None:
+    root = torch.randn(6, 2, generator=torch.Generator().manual_seed(0))
+    matrix = root @ root.T  # rank 2, in float32: eigenvalues of either sign around 1e-7
+    exact = torch.linalg.eigvalsh(matrix.double())
+    values, _ = spectrum(matrix)
+    assert exact[0] < -1e-9 and exact[3] > 1e-9
+    torch.testing.assert_close(values, exact.clamp_min(0), atol=1e-14, rtol=0)
+    assert torch.linalg.eigvalsh(repaired(matrix))[0] > -1e-14
+
+
+def test_units_of_features_hide_no_feature() -> None:
+    # diag(1, 1e-20) is no less a metric of two features than diag(1, 1), in float32 too.
+    for dtype in (torch.float32, torch.float64):
+        matrix = torch.diag(torch.tensor([1.0, 1e-20], dtype=dtype))
+        values, _ = spectrum(matrix)
+        assert values.tolist() == pytest.approx([1e-20, 1], rel=1e-6)
+        assert factor(matrix).shape == (2, 2)
+    # The metric [[2, 1], [1, 2]] with the second feature in units 1e10 times as large.
+    scale = torch.tensor([1.0, 1e-10], dtype=torch.float64)
+    matrix = torch.tensor([[2.0, 1.0], [1.0, 2.0]], dtype=torch.float64) * scale[:, None] * scale
+    root = factor(matrix)
+    torch.testing.assert_close(root @ root.T, matrix, rtol=1e-14, atol=0)
+
+
+@pytest.mark.parametrize("dim", [3, 8, 64, 256])
+def test_exact_metrics_of_low_rank_are_accepted_and_their_rank_is_found(dim: int) -> None:
+    for entry in torch.linspace(0.1, 2, 20, dtype=torch.float64):
+        matrix = torch.full((dim, dim), float(entry**2), dtype=torch.float64)
+        assert spectrum(matrix)[0][-1].item() == pytest.approx(dim * float(entry) ** 2)
+        assert factor(matrix).shape == (dim, 1)
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,12 @@
 """What a certifier is: a proof, per query, that no smaller perturbation changes what the model retrieves."""
 
-from collections.abc import Callable
 from typing import Protocol
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from robustmetric.types import Batch
-
-Progress = Callable[[int, int], None]
-"""Called as (queries done, queries in all)."""
+from robustmetric.types import Progress as Progress
 
 
 class Certifier(Protocol):

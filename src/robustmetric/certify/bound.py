@@ -8,15 +8,7 @@ from torch import Tensor
 
 from robustmetric.certify.geometry import Sites
 from robustmetric.certify.screening import Queue, kth_margin, screen
-
-
-def majority_ranks(n_neighbors: int) -> tuple[int, int]:
-    """The ranks of Theorem 1: (k of the k-th max over own sites, k of the k-th min over foreign ones).
-
-    A misclassified point has at most (K - 1) / 2 own sites among its K nearest, hence (K + 1) / 2 foreign ones or more;
-    for even K, where a tie may be lost, K / 2 and K / 2.
-    """
-    return n_neighbors // 2 + 1, (n_neighbors + 1) // 2
+from robustmetric.numerics.votes import majority_ranks
 
 
 @torch.no_grad()

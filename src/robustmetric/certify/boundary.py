@@ -29,7 +29,7 @@ class Boundary:
     ) -> Float[Tensor, "n features"]:
         """A perturbation of each row; NaN where no start has a foreign vote."""
         generator = torch.Generator(x.device).manual_seed(self.seed)
-        best = shorten(voter, x, labels, foreign_starts(voter, x, labels, limits))
+        best = shorten(voter, x, labels, foreign_starts(voter, x, labels, limits), limits)
         reached = ~best.isnan().any(dim=1)
         index = reached.nonzero().flatten()
         best[index] = self._walk(voter, x[index], labels[index], best[index], limits, generator)
@@ -53,7 +53,7 @@ class Boundary:
             if step % 10 == 9:
                 sphere = self._adapt(sphere, success[0], 0.5, 0.2)
                 source = self._adapt(source, success[1], 0.25, 0.1)
-        return shorten(voter, x, labels, best)
+        return shorten(voter, x, labels, best, limits)
 
     def _adapt(self, size: Tensor, success: Tensor, often: float, seldom: float) -> Tensor:
         share = success.double().mean(dim=0)

@@ -1,8 +1,8 @@
 """CROWN (Zhang et al., NeurIPS 2018): linear bounds of a ReLU network, carried backward, and the radius they prove."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, get_args
 
@@ -10,23 +10,20 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from robustmetric.certify.base import Progress
+from robustmetric.certify.affine import AFFINE, Dense, chain, of_magnitudes, pull
 from robustmetric.errors import InputError, nearest
 from robustmetric.numerics.distances import chunks
-from robustmetric.types import Batch, Inputs, Labels
+from robustmetric.types import Batch, Inputs, Labels, Progress
 
 Norm = Literal["l2", "linf"]
 Backend = Literal["own", "auto_lirpa"]
-AFFINE = (nn.Linear, nn.Conv2d, nn.AvgPool2d, nn.BatchNorm1d, nn.BatchNorm2d)
-"""Layers that are affine in eval mode. Subclasses, which may do something else, are not among them."""
-RESHAPING = (nn.Flatten, nn.Identity, nn.Dropout)
-"""Layers that change no number in eval mode."""
 DENSE = 2**20
 """Layers of up to so many coefficients (8 MiB) are held as one matrix."""
 BUDGET = 2**24
 """Coefficients of linear bounds held at one time (128 MiB in float64)."""
 SLACK = 1e-10
-"""Every bound is loosened by this share of the numbers it was added up from: a million times float64's rounding."""
+"""Every bound is loosened by this share of all numbers it was added up from, in magnitude: room for float64's rounding
+in sums of 400,000 numbers."""
 START, CEILING = 2.0**-6, 2.0**20
 """The first radius that is tried, and the last."""
 
@@ -107,8 +104,8 @@ def output_bounds(
 ) -> tuple[Float[Tensor, "batch outputs"], Float[Tensor, "batch outputs"]]:
     """Between which every output lies, whatever input within `radius` is given; in float64."""
     network = Network.of(model, inputs)
-    ball = _Around(inputs.double(), radius.double(), norm)
-    low, high = network.box(len(network.layers), network.boxes(ball), ball)
+    known = network.survey(_Around(inputs.double(), radius.double(), norm))
+    low, high = network.box(len(network.layers), known)
     return low.flatten(1), high.flatten(1)
 
 
@@ -120,15 +117,15 @@ class _Around:
     radius: Float[Tensor, " batch"]
     norm: Norm
 
-    def least(self, rows: Tensor, constant: Tensor) -> Float[Tensor, "batch rows"]:
+    def least(self, rows: Tensor, constant: Tensor, size: Tensor) -> Float[Tensor, "batch rows"]:
         """The least value of each linear function <rows, x> + constant over the ball, a little less for rounding.
 
-        `rows` is (batch or 1, rows, *shape): x moves against a row by at most the radius times its dual norm.
+        `rows` is (batch or 1, rows, *shape): x moves against a row by at most the radius times its dual norm. `size` is
+        the magnitude of what rows and constant were added up from.
         """
-        flat, centre = rows.flatten(2), self.centre.flatten(1)[:, :, None]
-        reach = self.radius[:, None] * flat.norm(dim=2, p=2 if self.norm == "l2" else 1)
-        value = (flat @ centre)[:, :, 0] + constant
-        size = (flat.abs() @ centre.abs())[:, :, 0] + constant.abs() + reach
+        reach = self.radius[:, None] * rows.flatten(2).norm(dim=2, p=2 if self.norm == "l2" else 1)
+        value = _products(rows, self.centre) + constant
+        size = size + _products(rows.abs(), self.centre.abs()) + reach
         return value - reach - SLACK * (1 + size)
 
 
@@ -137,17 +134,31 @@ Box = tuple[Float[Tensor, "batch ..."], Float[Tensor, "batch ..."]]
 
 
 @dataclass(frozen=True)
+class _Known:
+    """What holds of the numbers at the places reached so far, whatever input of the ball is given."""
+
+    ball: _Around
+    boxes: dict[int, Box] = field(default_factory=dict)
+    """Bounds of what goes into each ReLU, by place."""
+    sizes: list[Tensor] = field(default_factory=list)
+    """Above the magnitudes that each number at a place is added up from, and so above its own; by place."""
+
+
+@dataclass(frozen=True)
 class Network:
     """Layers one after the other, in float64 and eval mode; places between them count from 0, the input."""
 
     layers: Sequence[nn.Module]
+    magnitudes: Sequence[nn.Module]
+    """The same layers for magnitudes."""
     shapes: Sequence[torch.Size]
     """What is at each place: one more than there are layers."""
 
     @staticmethod
     def of(model: nn.Module, inputs: Inputs) -> "Network":
         """The same network for inputs like these."""
-        layers = _chain(copy.deepcopy(model).double().eval().requires_grad_(False))
+        layers = chain(copy.deepcopy(model).double().eval().requires_grad_(False))
+        magnitudes = [of_magnitudes(layer) for layer in layers]
         x = torch.zeros_like(inputs[:1]).double()
         shapes = [inputs.shape[1:]]
         for i, layer in enumerate(layers):
@@ -155,37 +166,54 @@ class Network:
             shapes.append(x.shape[1:])
             is_dense = type(layer) is nn.Linear or x.numel() * shapes[i].numel() <= DENSE
             if is_dense and type(layer) in AFFINE:
-                layers[i] = _Dense(layer, shapes[i], x.device)
-        return Network(layers, shapes)
+                layers[i] = Dense(layer, shapes[i], x.device)
+        return Network(layers, magnitudes, shapes)
 
-    def boxes(self, ball: _Around) -> dict[int, Box]:
-        """Bounds of what goes into each ReLU, by place."""
-        boxes: dict[int, Box] = {}
+    def survey(self, ball: _Around) -> _Known:
+        """What holds at all places, from the first to the last."""
+        known = _Known(ball)
+        known.sizes.append(ball.centre.abs() + ball.radius.view(-1, *[1] * (ball.centre.dim() - 1)))
         for place, layer in enumerate(self.layers):
             if type(layer) is nn.ReLU:
-                boxes[place] = self.box(place, boxes, ball)
-        return boxes
+                low, high = known.boxes[place] = self.box(place, known)
+                # A line and its height at 0 are no larger than the longer side of the interval.
+                known.sizes.append(torch.where(high > 0, torch.maximum(-low, high), 0.0))
+            else:
+                known.sizes.append(self.magnitudes[place](known.sizes[place]))
+        return known
 
-    def box(self, place: int, boxes: Mapping[int, Box], ball: _Around) -> Box:
+    def box(self, place: int, known: _Known) -> Box:
         """Bounds of the numbers at a place, each by linear bounds through all layers before it."""
+        ball = known.ball
         shape = self.shapes[place]
         each = torch.eye(shape.numel(), dtype=torch.float64, device=ball.centre.device)
         widest = max(size.numel() for size in self.shapes[: place + 1])
         low, high = [], []
         for part in chunks(len(each), BUDGET // (widest * max(len(ball.radius), 1))):
             rows = each[part].view(1, -1, *shape)
-            low.append(self.lower(rows, place, boxes, ball))
-            high.append(-self.lower(-rows, place, boxes, ball))
+            low.append(self.lower(rows, place, known))
+            high.append(-self.lower(-rows, place, known))
         return torch.cat(low, dim=1).view(-1, *shape), torch.cat(high, dim=1).view(-1, *shape)
 
-    def lower(self, rows: Tensor, place: int, boxes: Mapping[int, Box], ball: _Around) -> Float[Tensor, "batch rows"]:
+    def lower(self, rows: Tensor, place: int, known: _Known) -> Float[Tensor, "batch rows"]:
         """Below <row, what is at the place> on the whole ball, per row; `rows` is (batch or 1, rows, *shape)."""
-        constant = rows.new_zeros(1, 1)
+        constant = size = rows.new_zeros(1, 1)
         for i in range(place - 1, -1, -1):
             layer = self.layers[i]
-            rows, offset = _relax(rows, *boxes[i]) if type(layer) is nn.ReLU else _pull(layer, rows, self.shapes[i])
+            # Rounding in this step changes <rows, what is at place i + 1> by a share of this.
+            size = size + _products(rows.abs(), known.sizes[i + 1])
+            rows, offset = (
+                _relax(rows, *known.boxes[i]) if type(layer) is nn.ReLU else pull(layer, rows, self.shapes[i])
+            )
             constant = constant + offset
-        return ball.least(rows, constant)
+        return known.ball.least(rows, constant, size)
+
+
+def _products(rows: Tensor, x: Tensor) -> Float[Tensor, "batch rows"]:
+    """<row, x> for the rows of each x, or for the same rows of all; `rows` is (batch or 1, rows, *shape)."""
+    flat, x = rows.flatten(2), x.flatten(1)
+    # Rows that are the same for all are not copied for each.
+    return x @ flat[0].T if len(flat) == 1 else (flat @ x[:, :, None])[:, :, 0]
 
 
 def _relax(rows: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
@@ -203,45 +231,6 @@ def _relax(rows: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
     return positive * line + negative * chord, (negative * intercept).flatten(2).sum(dim=2)
 
 
-def _pull(layer: nn.Module, rows: Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
-    """<row, layer(x)> = <rows, x> + constant: the transpose of an affine layer is the gradient of its output."""
-    count = rows.shape[:2]
-    if type(layer) in RESHAPING:
-        return rows.reshape(*count, *shape), rows.new_zeros(1, 1)
-    if type(layer) is _Dense:
-        flat = rows.flatten(2)
-        return (flat @ layer.weight).view(*count, *shape), flat @ layer.bias
-    with torch.enable_grad():
-        x = torch.zeros(count.numel(), *shape, dtype=rows.dtype, device=rows.device, requires_grad=True)
-        y = layer(x)
-        (pulled,) = torch.autograd.grad(y, x, rows.flatten(0, 1))
-    return pulled.unflatten(0, count), (rows * y.detach()[0]).flatten(2).sum(dim=2)
-
-
-class _Dense(nn.Module):
-    """An affine layer as one matrix: float64 products are several times as fast as float64 convolutions."""
-
-    def __init__(self, layer: nn.Module, shape: torch.Size, device: torch.device) -> None:
-        super().__init__()
-        each = torch.eye(shape.numel(), dtype=torch.float64, device=device).view(-1, *shape)
-        zero = layer(torch.zeros_like(each[:1]))
-        self.weight, self.bias = (layer(each) - zero).flatten(1).T, zero.flatten()
-
-
-def _chain(model: nn.Module) -> list[nn.Module]:
-    """The layers one after the other, or an error that names the first that has no bounds here."""
-    if type(model) is nn.Sequential:
-        return [layer for part in model for layer in _chain(part)]
-    known = type(model) in (nn.ReLU, *AFFINE, *RESHAPING)
-    if not known or (isinstance(model, nn.BatchNorm1d | nn.BatchNorm2d) and model.running_mean is None):
-        names = ", ".join(layer.__name__ for layer in (nn.Sequential, nn.ReLU, *AFFINE, *RESHAPING))
-        raise InputError(
-            f"layer {type(model).__name__} has no linear bounds here; expected {names} (norms with statistics); "
-            "build the network of these, or set backend: auto_lirpa"
-        )
-    return [model]
-
-
 Margins = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(inputs, labels, radii) to lower bounds of logit[label] - logit[c] on the balls, infinite for c = label."""
 
@@ -254,9 +243,8 @@ def _own(model: nn.Module, inputs: Tensor, norm: Norm) -> Margins:
     network = Network.of(model, inputs)
 
     def margins(x: Tensor, labels: Tensor, radius: Tensor) -> Tensor:
-        ball = _Around(x, radius, norm)
         rows = _differences(labels, network.shapes[-1])
-        bounds = network.lower(rows, len(network.layers), network.boxes(ball), ball)
+        bounds = network.lower(rows, len(network.layers), network.survey(_Around(x, radius, norm)))
         return bounds.scatter(1, labels[:, None], torch.inf)
 
     return margins

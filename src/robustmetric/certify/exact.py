@@ -15,6 +15,11 @@ FIRST_WAVE = 2
 """Foreign sites tried per point before the bounds of all others are held against what these gave."""
 MARGIN = 1e-6
 """Relative; how much longer than the smallest a perturbation is that no tie is left to."""
+WIDE = 1e3
+"""Perturbations inside a box count up to this many times the width of the data: a proof ends there.
+
+Rounding errors are in proportion to it, so that a box as good as none does not cost all digits.
+"""
 
 Box = tuple[Float[Tensor, " dim"], Float[Tensor, " dim"]]
 """Lowest and highest value of each feature, in the coordinates of the sites."""
@@ -37,7 +42,7 @@ class Exact:
         A longer delta would not do: it may touch a cell at a corner and pass by.
         """
         site = sites.w[self.negative.clamp_min(0)]
-        ahead = site - z - self.delta
+        ahead = sites.coordinates.seen(site - z - self.delta)
         if box is not None:
             # A site outside the box does not tell where the cell goes on inside it.
             outside = ((site < box[0]) | (site > box[1])).any(dim=1)
@@ -66,10 +71,14 @@ class Cells:
     negative: Int[Tensor, " pairs"]
     allowed: Bool[Tensor, "n sites"] | None = None
     box: Box | None = None
+    error: Float[Tensor, " n"] | None = None
+    """What rows are out by, where not every perturbation of interest is as short as the data are wide."""
 
     def row(self, pairs: Int[Tensor, " p"], positive: Int[Tensor, " p"]) -> Row:
         """No farther from the negative than from this own site."""
-        return self.sites.bisector(self.z[self.point[pairs]], self.negative[pairs], positive)
+        point = self.point[pairs]
+        error = None if self.error is None else self.error[point]
+        return self.sites.bisector(self.z[point], self.negative[pairs], positive, error)
 
     def separate(self, delta: Float[Tensor, "p dim"], pairs: Int[Tensor, " p"]) -> Row:
         """Of all own sites, the one nearest to where delta leads is the one in the way."""
@@ -126,20 +135,30 @@ class _Search:
         self.proved = self.best.clone()
         self.delta = torch.zeros_like(z)
         self.negative = torch.full_like(labels, -1)
-        self.slack = sites.rounding * (sites.widest[0] + float(torch.linalg.vector_norm(z, dim=1).amax()))
+        size = torch.linalg.vector_norm(z, dim=1)
+        self.slack = sites.rounding * (sites.widest[0] + float(size.amax()))
+        self.reach, self.farthest = sites.widest[0] + size, torch.full_like(size, math.inf)
+        if box is not None:
+            farthest = torch.linalg.vector_norm(torch.maximum((box[0] - z).abs(), (box[1] - z).abs()), dim=1)
+            self.reach = torch.minimum(farthest, WIDE * self.reach)
+            self.farthest = torch.where(farthest <= self.reach, farthest, math.inf)
+        self.error = sites.error(torch.maximum(size, self.reach - sites.widest[0]))
 
     def wave(self, pairs: Queue) -> None:
         """Solve these pairs."""
-        cells = Cells(self.sites, self.z, self.labels, pairs.point, pairs.site, self.allowed, self.box)
+        cells = Cells(self.sites, self.z, self.labels, pairs.point, pairs.site, self.allowed, self.box, self.error)
         first = cells.row(torch.arange(len(pairs), device=self.z.device), self.positive[pairs.point])
-        found = smallest_points(cells.separate, first, limit=self.best[pairs.point], slack=self.slack)
+        reach = None if self.box is None else self.farthest[pairs.point]
+        found = smallest_points(cells.separate, first, self.best[pairs.point], reach, self.slack)
         self._keep(pairs, found)
 
     def _keep(self, pairs: Queue, found: Smallest) -> None:
-        point, proved = pairs.point, found.bound
-        if self.box is None:
-            # A cell holds its own site, so there is a way: what rounding calls a contradiction proves nothing.
-            proved = torch.where(proved == math.inf, pairs.bound, proved)
+        point = pairs.point
+        # Rows allow for rounding in perturbations within reach; what lies beyond is proved only where nothing does.
+        beyond = (found.bound > self.reach[point]) & (self.farthest[point] == math.inf)
+        # A cell holds its own site, within reach, so that without a box rounding has misled us there.
+        proved = torch.where(beyond, 0.0 if self.box is None else self.reach[point], found.bound)
+        proved = torch.maximum(proved, pairs.bound)
         self.proved.scatter_reduce_(0, point, proved, "amin")
         length = torch.linalg.vector_norm(found.point, dim=1).masked_fill(~found.solved, math.inf)
         self.best.scatter_reduce_(0, point, length, "amin")

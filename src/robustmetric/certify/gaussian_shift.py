@@ -5,7 +5,7 @@ idea of Kumar et al. 2020: Cohen's bound at every level of the function, added u
 """
 
 import torch
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 from torch.special import ndtr, ndtri
 
@@ -26,11 +26,14 @@ def radius_by_mean(
 
     sigma * (Phi^-1((1 + mean) / 2) - Phi^-1((1 + threshold) / 2)), the least over the functions; infinite for none.
     """
-    if bool((mean <= threshold + SLACK).any()):
+    within = _within_reach(threshold)
+    mean, threshold = mean[within], threshold[within] + SLACK
+    if not len(threshold):
+        return torch.inf
+    if bool((mean <= threshold).any()):
         return None
     share = (1 + torch.stack([mean, threshold]).clamp(-1, 1)) / 2
-    gap = ndtri(share[0]) - ndtri(share[1])
-    return sigma * float(gap.amin()) if len(gap) else torch.inf
+    return sigma * float((ndtri(share[0]) - ndtri(share[1])).amin())
 
 
 def radius_by_distribution(
@@ -42,8 +45,8 @@ def radius_by_distribution(
     -1 + 2 / (K + 1) * sum_k Phi(Phi^-1(levels[j, k]) - r / sigma) is above threshold[j] for all j.
     """
     width = 2 / (levels.shape[1] + 1)
-    # A mean below -1 does not exist: such a threshold is passed at any distance.
-    quantile, threshold = ndtri(levels)[threshold >= -1], threshold[threshold >= -1]
+    within = _within_reach(threshold)
+    quantile, threshold = ndtri(levels)[within], threshold[within]
     if not len(threshold):
         return torch.inf
 
@@ -62,6 +65,11 @@ def radius_by_distribution(
             # Those that pass here pass at every smaller shift: they decide nothing more.
             high, quantile, threshold = middle, quantile[~won], threshold[~won]
     return sigma * low
+
+
+def _within_reach(threshold: Float[Tensor, " functions"]) -> Bool[Tensor, " functions"]:
+    """Which are not below -1, up to rounding: no mean is, so that such a threshold is passed at any distance."""
+    return threshold >= -1 - SLACK
 
 
 def tally(

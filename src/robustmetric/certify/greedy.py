@@ -10,7 +10,7 @@ from torch import Tensor
 from robustmetric.certify.exact import Box, exact_radii, outside_first
 from robustmetric.certify.geometry import Sites
 from robustmetric.certify.screening import by_class, one_per_point
-from robustmetric.certify.voting import Limits, Voter, foreign_starts, shorten
+from robustmetric.certify.voting import Limits, Voter, clamp, foreign_starts, shorten
 from robustmetric.numerics.distances import BLOCK, chunks, smallest
 from robustmetric.numerics.quadratic_program import Row, smallest_points
 
@@ -94,16 +94,17 @@ class Greedy:
         if voter.n_neighbors == 1:
             best = _into_nearest_cell(sites, sites.coordinates.enter(x), labels, box)
         else:
-            best = self._from_pivots(voter, sites, x, labels, box)
+            best = self._from_pivots(voter, sites, x, labels, limits, box)
+        best = clamp(x + best, limits) - x if limits is not None else best
         # A cell may be no more than a tie, where a foreign point coincides with an own one.
         missing = (~voter.differs(x + best.nan_to_num(nan=0.0), labels)).nonzero().flatten()
         best[missing] = shorten(
-            voter, x[missing], labels[missing], foreign_starts(voter, x[missing], labels[missing], limits)
+            voter, x[missing], labels[missing], foreign_starts(voter, x[missing], labels[missing], limits), limits
         )
         return best
 
     def _from_pivots(
-        self, voter: Voter, sites: Sites, x: Tensor, labels: Tensor, box: Box | None
+        self, voter: Voter, sites: Sites, x: Tensor, labels: Tensor, limits: Limits | None, box: Box | None
     ) -> Float[Tensor, "n features"]:
         z = sites.coordinates.enter(x)
         pivot = _pivots(sites, z, labels, voter.n_neighbors // 2 + 1, self.pivots)
@@ -113,7 +114,7 @@ class Greedy:
         point, site = point[order], site[order]
         solved, delta = self._solve(sites, z, point, site, voter.n_neighbors, box)
         point, ahead = point[solved], sites.w[site[solved]] - z[point[solved]]
-        return _shortest(len(x), point, _nudged(voter, x[point], labels[point], delta, ahead, sites))
+        return _shortest(len(x), point, _nudged(voter, x[point], labels[point], delta, ahead, sites, limits))
 
     def _solve(
         self, sites: Sites, z: Tensor, point: Tensor, site: Tensor, n_neighbors: int, box: Box | None
@@ -156,16 +157,17 @@ def _pivots(
 
 
 def _nudged(
-    voter: Voter, x: Tensor, labels: Tensor, delta: Tensor, to_pivot: Tensor, sites: Sites
+    voter: Voter, x: Tensor, labels: Tensor, delta: Tensor, to_pivot: Tensor, sites: Sites, limits: Limits | None
 ) -> Float[Tensor, "pairs features"]:
     """Each perturbation as little further to its pivot as changes the vote, then shortened; NaN where none does."""
     best = torch.full_like(x, float("nan"))
     for share in NUDGES:
         moved = sites.coordinates.leave(delta + share * (to_pivot - delta))
+        moved = clamp(x + moved, limits) - x if limits is not None else moved
         index = (best.isnan().any(dim=1) & voter.differs(x + moved, labels)).nonzero().flatten()
         best[index] = moved[index]
     works = (~best.isnan().any(dim=1)).nonzero().flatten()
-    best[works] = shorten(voter, x[works], labels[works], best[works])
+    best[works] = shorten(voter, x[works], labels[works], best[works], limits)
     return best
 
 

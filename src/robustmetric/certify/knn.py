@@ -15,15 +15,18 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from torch import Tensor
 
 from robustmetric.certify.base import Progress
-from robustmetric.certify.bound import bound_radii, majority_ranks
+from robustmetric.certify.bound import bound_radii
 from robustmetric.certify.boundary import Boundary
 from robustmetric.certify.exact import exact_radii
 from robustmetric.certify.greedy import Greedy
 from robustmetric.certify.screening import nearest_members
 from robustmetric.certify.substitute import Substitute
-from robustmetric.certify.voting import Attack, Limits, Voter
+from robustmetric.certify.voting import Attack, Limits, Voter, is_inside
 from robustmetric.errors import InputError, nearest
+from robustmetric.numerics.devices import device_of
 from robustmetric.numerics.distances import BLOCK, chunks
+from robustmetric.numerics.spectrum import tensor_of
+from robustmetric.numerics.votes import majority_ranks
 
 METHODS = ("exact", "bound")
 ATTACKS: dict[str, type[Greedy] | type[Substitute] | type[Boundary]] = {
@@ -64,12 +67,12 @@ class RobustKNN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit
                 f"n_neighbors={self.n_neighbors!r} cannot vote among n_samples={len(X)} points; expected 1 to {len(X)}"
             )
         self.classes_, codes = np.unique(y, return_inverse=True)
-        matrix = metric_matrix(self.metric, X.shape[1])
+        matrix, device = metric_matrix(self.metric, X.shape[1]), device_of(self.device)
         self.voter_ = Voter(
-            inputs=torch.from_numpy(np.array(X, order="C")).to(self.device),
-            labels=torch.from_numpy(codes).to(self.device),
+            inputs=torch.from_numpy(np.array(X, order="C")).to(device),
+            labels=torch.from_numpy(codes).to(device),
             n_neighbors=int(self.n_neighbors),
-            matrix=None if matrix is None else matrix.to(self.device),
+            matrix=None if matrix is None else matrix.to(device),
         )
         _ = self.voter_.sites  # refuses what is no metric here, not at the first question
         return self
@@ -138,7 +141,7 @@ class RobustKNN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit
         for rows in self._chunks(right, len(x), progress):
             found = attack(self.voter_, x[rows], codes[rows], limits).nan_to_num(nan=0.0)
             # What counts is what the classifier says.
-            works = self.voter_.differs(x[rows] + found, codes[rows])
+            works = self.voter_.differs(x[rows] + found, codes[rows]) & is_inside(x[rows], found, limits)
             radii[rows] = torch.linalg.vector_norm(found, dim=1).masked_fill(~works, math.inf)
             delta[rows] = found * works[:, None]
         return (radii.cpu().numpy(), delta.cpu().numpy()) if return_perturbation else radii.cpu().numpy()
@@ -217,7 +220,7 @@ def metric_matrix(metric: Any, features: int) -> Float[Tensor, "features feature
             f"a metric of shape {given.shape} and type {given.dtype} does not fit rows of {features} features; "
             f"expected None, a matrix ({features}, {features}) or a fitted learner with get_mahalanobis_matrix()"
         )
-    return torch.from_numpy(np.array(given if given.dtype in (np.float32, np.float64) else given.astype(np.float64)))
+    return tensor_of(given)
 
 
 def _attack(method: str, settings: dict[str, Any]) -> Attack:

@@ -10,6 +10,7 @@ from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, RobustScaler, Stan
 from sklearn.utils.validation import check_is_fitted
 
 from robustmetric.errors import InputError
+from robustmetric.numerics.spectrum import spectrum, tensor_of
 
 Square = npt.NDArray[np.float64]
 EXPECTED = "StandardScaler, MinMaxScaler (clip=False), MaxAbsScaler, RobustScaler, PCA or a Pipeline of these"
@@ -23,14 +24,15 @@ def fold(scaler: Any, matrix: Any = None) -> Square:
     factor = _linear_part(scaler)
     if matrix is None:
         return factor @ factor.T
-    given = np.asarray(matrix, dtype=np.float64)
+    given = np.asarray(matrix)
     if given.shape != (factor.shape[1], factor.shape[1]):
         raise InputError(
             f"a matrix of shape {given.shape} cannot follow {type(scaler).__name__}, which gives {factor.shape[1]} "
             f"features; expected ({factor.shape[1]}, {factor.shape[1]})"
         )
-    folded = factor @ given @ factor.T
-    return (folded + folded.T) / 2 if np.allclose(given, given.T) else folded
+    spectrum(tensor_of(given))  # refuses what is no metric
+    folded = factor @ given.astype(np.float64) @ factor.T
+    return np.asarray((folded + folded.T) / 2)
 
 
 def _linear_part(scaler: Any) -> Square:

@@ -63,7 +63,7 @@ def screen(
         near = distance[rows, members]
         near = near.argmin(dim=1, keepdim=True) if count == 1 else smallest(near, count)
         positive[rows] = near + members.start
-    error = _distance_error(sites, z)
+    error = _distance_error(sites, z)[:, None]
     bound: Tensor | None = None
     for column in positive.unbind(dim=1):
         gap = distance - (distance.gather(1, column[:, None]) + error)
@@ -84,12 +84,12 @@ def kth_margin(
     allowed: Bool[Tensor, "pairs sites"] | None = None,
 ) -> Float[Tensor, " pairs"]:
     """k-th largest over own sites i of [d(z, j) - d(z, i)]+ / (2 ||u_i - u_j||), j the foreign site of each pair."""
-    error = _distance_error(sites, z) if len(z) else 0.0
+    error = _distance_error(sites, z)
     found = z.new_empty(len(z))
     for rows, members in by_class(sites, labels):
         other = negative[rows]
         distance = sites.power[other] - 2 * (z[rows] * sites.u[other]).sum(dim=1)
-        gap = (distance - error)[:, None] - sites.relative(z[rows], members)
+        gap = (distance - error[rows])[:, None] - sites.relative(z[rows], members)
         margin = _quotient(gap, _between(sites, other, members))
         if allowed is not None:
             margin.masked_fill_(~allowed[rows, members], 0)
@@ -97,17 +97,17 @@ def kth_margin(
     return found
 
 
-def _distance_error(sites: Sites, z: Tensor) -> float:
+def _distance_error(sites: Sites, z: Float[Tensor, "n dim"]) -> Float[Tensor, " n"]:
     """A bound on the error of the difference of two relative distances."""
-    own = (z * sites.coordinates.dual(z)).sum(dim=1)
-    return 2 * sites.rounding * (float(sites.power.amax()) + float(own.amax()))
+    return 2 * sites.error(torch.linalg.vector_norm(z, dim=1))
 
 
 def _between(sites: Sites, row: Int[Tensor, " n"], members: slice) -> Float[Tensor, "n some"]:
     """2 ||u - u'|| of the site of each row and these sites, not too small."""
-    between = torch.addmm(sites.size[members], sites.u[row], sites.u[members].T, alpha=-2)
-    between += sites.size[row, None] + 2 * sites.rounding * sites.widest[1] ** 2
-    return between.sqrt_().mul_(2)
+    between = torch.addmm(4 * sites.size[members], sites.u[row], sites.u[members].T, alpha=-8)
+    between += 4 * sites.size[row, None] + 8 * sites.rounding * sites.size.amax()
+    # The product may be too small, and so may each u.
+    return between.sqrt_().add_(4 * sites.rounding * sites.widest[1])
 
 
 def _quotient(gap: Tensor, between: Tensor) -> Tensor:

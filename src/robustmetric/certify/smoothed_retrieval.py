@@ -13,15 +13,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.special import ndtri
 
-from robustmetric.certify.base import Progress
 from robustmetric.certify.gaussian_shift import at_least, radius_by_distribution, radius_by_mean, tally
 from robustmetric.errors import InputError, nearest
 from robustmetric.models.smoothed import check_noise
-from robustmetric.numerics.distances import BLOCK, check_rows, chunks, paired, pairwise
+from robustmetric.numerics.distances import BLOCK, ROUNDING, check_rows, chunks, paired, pairwise
 from robustmetric.numerics.intervals import check_alpha, clopper_pearson_lower, empirical_bernstein_lower
-from robustmetric.numerics.randomness import generator, noise
+from robustmetric.numerics.randomness import Purpose, generator, noise
 from robustmetric.perturb.pgd import frozen
-from robustmetric.types import Batch, Embed, Gallery
+from robustmetric.types import Batch, Embed, Gallery, Progress
 
 Draw = Callable[[int], Iterator[Tensor]]
 """Embeddings of so many further noisy copies of a query, a batch at a time, in float64."""
@@ -177,7 +176,7 @@ class SmoothedRetrieval:
         certify_one = self._by_vote if self.search == "vote" else self._by_margins
         with frozen(model) as embed:
             for row, x in enumerate(queries.inputs):
-                source = generator(x.device, self.seed, first + row)
+                source = generator(x.device, self.seed, first + row, purpose=Purpose.SMOOTHED_RETRIEVAL)
                 draw = partial(self._embeddings, embed, x, source)
                 answer, radius = certify_one(draw, items.without(queries.index[row]))
                 if radius is not None:
@@ -220,17 +219,21 @@ class SmoothedRetrieval:
             yield z
 
     def _duels(self, score: Tensor, answer: int, items: _Items) -> Duels | None:
-        """Whom each rival is compared with; None where a rival coincides with the item that should beat it."""
+        """Whom each rival is compared with; None where a rival coincides, up to rounding, with who should beat it."""
         same = items.team(answer, self.goal)
         rivals = (items.allowed & ~same).nonzero()[:, 0]
         own = (items.allowed & same).nonzero()[:, 0]
         near = own[score[own].topk(min(self.candidates, len(own))).indices]
         champions = near[_best_margins(items.vectors, score, near, rivals)]
-        apart = paired(items.vectors[champions], items.vectors[rivals])
-        if bool((apart == 0).any()):
+        a, b, number = items.vectors[champions], items.vectors[rivals], torch.finfo(items.vectors.dtype)
+        apart = paired(a, b)
+        size = 2 * (items.half[champions] + items.half[rivals])
+        if bool((apart.square() <= ROUNDING * (number.eps * size + number.tiny)).any()):
             return None
-        direction = (items.vectors[champions] - items.vectors[rivals]) / apart[:, None]
-        return Duels(direction, (items.half[champions] - items.half[rivals]) / apart)
+        direction, middle = (a - b) / apart[:, None], (a + b) / 2
+        # The difference of the squares, over `apart`, would lose the digits that two near items have in common.
+        rounding = (a.shape[1] + ROUNDING) * number.eps * (middle * direction).abs().sum(dim=1)
+        return Duels(direction, (middle * direction).sum(dim=1) + rounding)
 
     def _by_distribution(self, embeddings: Iterator[Tensor], duels: Duels, union: int) -> float | None:
         """Eq. 4: every level of every margin bounded at once, by Clopper and Pearson."""

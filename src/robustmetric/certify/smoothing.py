@@ -7,13 +7,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.special import ndtri
 
-from robustmetric.certify.base import Progress
 from robustmetric.errors import InputError
 from robustmetric.models.smoothed import check_noise
 from robustmetric.numerics.intervals import check_alpha, clopper_pearson_lower
-from robustmetric.numerics.randomness import generator, noise
+from robustmetric.numerics.randomness import Purpose, generator, noise
 from robustmetric.perturb.pgd import frozen
-from robustmetric.types import Batch, Embed, Inputs
+from robustmetric.types import Batch, Embed, Inputs, Progress
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,8 @@ class Smoothing:
         radii = torch.zeros(len(inputs), dtype=torch.float64)
         with torch.no_grad(), frozen(model) as classify:
             for row, x in enumerate(inputs):
-                labels[row], radii[row] = self._certify_one(classify, x, generator(x.device, self.seed, first + row))
+                source = generator(x.device, self.seed, first + row, purpose=Purpose.SMOOTHED_CLASSES)
+                labels[row], radii[row] = self._certify_one(classify, x, source)
                 if progress is not None:
                     progress(row + 1, len(inputs))
         return SmoothedClasses(labels.to(inputs.device), radii.to(inputs.device))

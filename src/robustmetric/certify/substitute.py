@@ -35,7 +35,7 @@ class Substitute:
         temperature = (0.05 if voter.n_neighbors == 1 else 0.3) if self.temperature is None else self.temperature
         away = kth_distance(voter, x)
         softness, delta = temperature * away, torch.zeros_like(x)
-        best = shorten(voter, x, labels, foreign_starts(voter, x, labels, limits))
+        best = shorten(voter, x, labels, foreign_starts(voter, x, labels, limits), limits)
         shortest = torch.linalg.vector_norm(best, dim=1)
         # The first length tried: half the way to a foreign vote, or, where none was met, to the k-th neighbour.
         length = torch.where(shortest.isnan(), away.sqrt(), shortest / 2)
@@ -52,15 +52,14 @@ class Substitute:
             best, shortest = torch.where(better[:, None], delta, best), torch.where(better, norm, shortest)
             length = length * torch.where(flipped, 1 - self.norm_step, 1 + self.norm_step)
         found = (shortest < float("inf")).nonzero().flatten()
-        best[found] = shorten(voter, x[found], labels[found], best[found])
+        best[found] = shorten(voter, x[found], labels[found], best[found], limits)
         return best
 
 
 def kth_distance(voter: Voter, x: Float[Tensor, "n features"]) -> Float[Tensor, " n"]:
     """The squared distance of each row to its k-th nearest site (of 1-NN: at least that of the second)."""
-    coordinates, sites = voter.sites.coordinates, voter.sites
-    k = min(max(2, voter.n_neighbors), len(sites.w))
-    distance, _ = nearest(coordinates.embed(coordinates.enter(x)), sites.embedding, k)
+    k = min(max(2, voter.n_neighbors), len(voter.inputs))
+    distance, _ = nearest(voter.embed(x), voter.embedding, k)
     return distance[:, -1].square().clamp_min(torch.finfo(x.dtype).eps)
 
 

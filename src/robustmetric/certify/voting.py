@@ -11,6 +11,7 @@ from torch import Tensor
 from robustmetric.certify.exact import Box
 from robustmetric.certify.geometry import Matrix, Sites
 from robustmetric.numerics.distances import BLOCK, chunks, nearest, smallest
+from robustmetric.numerics.spectrum import factor
 
 Limits = tuple[Float[Tensor, " features"], Float[Tensor, " features"]]
 """The lowest and the highest value of each feature."""
@@ -35,6 +36,19 @@ class Voter:
     @cached_property
     def sites(self) -> Sites:
         return Sites.of(self.inputs, self.labels, self.matrix)
+
+    @cached_property
+    def root(self) -> Float[Tensor, "features rank"] | None:
+        """L of the metric L L^T."""
+        return None if self.matrix is None else factor(self.matrix)
+
+    def embed(self, x: Float[Tensor, "n features"]) -> Float[Tensor, "n rank"]:
+        """Rows whose Euclidean distances are those of the metric."""
+        return x if self.root is None else x @ self.root
+
+    @cached_property
+    def embedding(self) -> Float[Tensor, "sites rank"]:
+        return self.embed(self.inputs)
 
     def arranged(self, limits: Limits | None) -> tuple[Sites, Box | None]:
         """The sites, and the limits in their coordinates: those of the inputs, where there are limits."""
@@ -75,14 +89,28 @@ def clamp(x: Float[Tensor, "n features"], limits: Limits | None) -> Float[Tensor
     return x if limits is None else torch.minimum(torch.maximum(x, limits[0]), limits[1])
 
 
+def is_inside(
+    x: Float[Tensor, "n features"], delta: Float[Tensor, "n features"], limits: Limits | None
+) -> Bool[Tensor, " n"]:
+    """Which rows x + delta lie inside the limits, up to the rounding of a difference that is added again."""
+    if limits is None:
+        return torch.ones(len(x), dtype=torch.bool, device=x.device)
+    moved, error = x + delta, 4 * torch.finfo(x.dtype).eps * (x.abs() + delta.abs())
+    return ((moved - clamp(moved, limits)).abs() <= error).all(dim=1)
+
+
 def shorten(
     voter: Voter,
     x: Float[Tensor, "n features"],
     labels: Int[Tensor, " n"],
     delta: Float[Tensor, "n features"],
+    limits: Limits | None = None,
     steps: int = 25,
 ) -> Float[Tensor, "n features"]:
-    """A part of each perturbation that still changes the vote, found by halving; what changes none stays as it is."""
+    """A part of each perturbation that still changes the vote, inside the limits, found by halving.
+
+    What changes none stays as it is.
+    """
     works = ~delta.isnan().any(dim=1)
     works &= voter.differs(x + delta.nan_to_num(nan=0.0), labels)
     index = works.nonzero().flatten()
@@ -90,7 +118,8 @@ def shorten(
     low, high = torch.zeros_like(whole[:, 0]), torch.ones_like(whole[:, 0])
     for _ in range(steps if len(index) else 0):
         middle = (low + high) / 2
-        flipped = voter.differs(x + middle[:, None] * whole, labels)
+        part = middle[:, None] * whole
+        flipped = voter.differs(x + part, labels) & is_inside(x, part, limits)
         low, high = torch.where(flipped, low, middle), torch.where(flipped, middle, high)
     return delta.index_copy(0, index, high[:, None] * whole)
 

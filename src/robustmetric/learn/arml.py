@@ -22,7 +22,8 @@ from robustmetric.learn.base import (
     start,
 )
 from robustmetric.learn.margin import LOSSES, loss_of, margins_with_pullback, value_and_slope
-from robustmetric.learn.neighbours import Candidates, Classes, binding, draw, vote_orders
+from robustmetric.learn.neighbours import Candidates, Classes, binding, draw
+from robustmetric.numerics.votes import majority_ranks
 
 WINDOW = 10
 """Iterations, at least, whose mean losses `tol` compares: single ones are noisy."""
@@ -91,7 +92,7 @@ class ARML(MetricLearner):
     def _learn(self, x: Float[Tensor, "n dim"], labels: Int[Tensor, " n"]) -> Float[np.ndarray, "rank dim"]:
         self._check()
         # The k-th smallest over negatives and the l-th largest over positives have to exist.
-        negatives, positives = vote_orders(self.n_votes) if self.sampling == "kth" else (1, 1)
+        positives, negatives = majority_ranks(self.n_votes) if self.sampling == "kth" else (1, 1)
         device = device_of(self.device)
         factor = start(self.init, rank_of(self.n_components, x.shape[1]), x, self.random_state)
         rows, scale = centred(x)
@@ -140,7 +141,7 @@ class ARML(MetricLearner):
     ) -> tuple[Tensor, Tensor, Tensor]:
         if self.sampling == "random":
             return draw(candidates, rows, generator)
-        return binding(candidates, rows, x, factor, vote_orders(self.n_votes))
+        return binding(candidates, rows, x, factor, majority_ranks(self.n_votes))
 
     def _is_done(self, curve: list[Tensor]) -> bool:
         """Once per window, so that a GPU is not asked for the loss at every step."""
@@ -161,7 +162,7 @@ class ARML(MetricLearner):
         check_choice("dtype", self.dtype, tuple(DTYPES))
         counts = {"n_neighbors": self.n_neighbors, "refresh": self.refresh, "n_votes": self.n_votes}
         check_positive(**counts, lr=self.lr, max_iter=self.max_iter, batch_size=self.batch_size, radius=self.radius)
-        needed = max(vote_orders(self.n_votes))
+        needed = max(majority_ranks(self.n_votes))
         if self.sampling == "kth" and self.n_neighbors < needed:
             raise InputError(
                 f"n_neighbors = {self.n_neighbors} for {self.n_votes} votes; expected at least {needed} candidates"

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Tensor
 
 from robustmetric.errors import InputError, nearest
+from robustmetric.numerics.devices import device_of as device_of
 
 Table = Any
 """What scikit-learn takes for rows or labels: an array, nested lists, a data frame; checked by `validate_data`."""
@@ -119,16 +120,6 @@ def generator_of(random_state: Seed, device: torch.device) -> torch.Generator:
     """A torch generator seeded by scikit-learn's `random_state`."""
     seed = int(check_random_state(random_state).randint(2**31 - 1))
     return torch.Generator(device).manual_seed(seed)
-
-
-def device_of(name: str) -> torch.device:
-    """The device of that name, if it is there."""
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(f"device {name!r} cannot be used ({str(error).splitlines()[0]}); try 'cpu'") from error
-    return device
 
 
 def centred(x: Float[Tensor, "n dim"]) -> tuple[Float[Tensor, "n dim"], float]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from robustmetric.errors import InputError
 from robustmetric.learn.base import MetricLearner, Seed, check_positive
 from robustmetric.numerics.distances import pairwise
+from robustmetric.numerics.spectrum import spectrum, tensor_of
 
 BLOCK = 32
 """Pairs whose projections are gathered into one matrix update."""
@@ -191,7 +192,16 @@ def _bounds(
 def _prior(prior: np.ndarray | None, dim: int) -> Float[np.ndarray, "dim dim"]:
     if prior is None:
         return np.eye(dim)
-    given = np.asarray(prior, dtype=np.float64)
-    if given.shape != (dim, dim) or not np.allclose(given, given.T) or np.linalg.eigvalsh(given)[0] <= 0:
-        raise InputError(f"the prior of shape {given.shape} is none; expected a positive definite {dim} x {dim} matrix")
-    return given
+    given = np.asarray(prior)
+    expected = f"expected a positive definite {dim} x {dim} matrix"
+    if given.shape != (dim, dim):
+        raise InputError(f"the prior of shape {given.shape} is none; {expected}")
+    try:
+        values, _ = spectrum(tensor_of(given))
+    except InputError as error:
+        raise InputError(
+            f"the prior of shape {given.shape} is none ({str(error).split(';')[0]}); {expected}"
+        ) from error
+    if not values[0] > 0:
+        raise InputError(f"the prior of shape {given.shape} is singular; {expected}")
+    return given.astype(np.float64)

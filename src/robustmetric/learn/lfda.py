@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from robustmetric.errors import InputError
 from robustmetric.learn.base import MetricLearner, check_choice, check_positive, rank_of
 from robustmetric.numerics.distances import pairwise
 
@@ -45,6 +46,11 @@ class LFDA(MetricLearner):
             directions = directions * ratios.sqrt()[:, None]
         if self.embedding == "orthonormalized":
             directions = torch.linalg.qr(directions.T).Q.T
+        if not bool(directions.any()):
+            raise InputError(
+                f"{len(x)} rows of {len(self.classes_)} classes show no direction that tells classes apart by what "
+                "varies within them; expected classes of several distinct rows (repeated rows need a larger k)"
+            )
         # Directions in which nothing varies have no ratio: they stay out of the metric.
         missing = torch.zeros((rank - len(directions), x.shape[1]), dtype=x.dtype)
         return torch.cat([directions, missing]).numpy()

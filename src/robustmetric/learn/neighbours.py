@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from robustmetric.errors import InputError
-from robustmetric.numerics.distances import BLOCK, GROUP, chunks
+from robustmetric.numerics.distances import BLOCK, chunks, smallest
 
 
 @dataclass(frozen=True)
@@ -76,21 +76,8 @@ def near(
         order = torch.addmm(half, queries[rows], items.T, alpha=-1)
         if leave_out_self:
             order.diagonal(rows.start).fill_(torch.inf)
-        found.append(_lowest(order, k))
+        found.append(smallest(order, k, any_tie=True))
     return torch.cat(found)
-
-
-def _lowest(values: Float[Tensor, "n m"], k: int) -> Int[Tensor, "n k"]:
-    """Columns of the k smallest of each row, in order: they lie in the k groups with the smallest minima."""
-    whole = values.shape[1] // GROUP * GROUP
-    if whole < 4 * k * GROUP:
-        return values.topk(k, largest=False).indices
-    groups = values[:, :whole].unflatten(1, (-1, GROUP))
-    chosen = groups.amin(dim=2).topk(k, largest=False).indices[:, :, None]
-    columns = (chosen * GROUP + torch.arange(GROUP, device=values.device)).flatten(1)
-    rest = torch.arange(whole, values.shape[1], device=values.device).expand(len(values), -1)
-    columns = torch.cat([columns, rest], dim=1)
-    return columns.gather(1, values.gather(1, columns).topk(k, largest=False).indices)
 
 
 def draw(
@@ -106,26 +93,21 @@ def draw(
 
 @torch.no_grad()
 def binding(
-    candidates: Candidates, rows: Int[Tensor, " n"] | slice, x: Tensor, factor: Tensor, orders: tuple[int, int]
+    candidates: Candidates, rows: Int[Tensor, " n"] | slice, x: Tensor, factor: Tensor, ranks: tuple[int, int]
 ) -> tuple[Int[Tensor, " n"], Int[Tensor, " n"], Int[Tensor, " n"]]:
     """Anchors, and the pair of candidates where the bound of Theorem 1 is reached (Eq. 11).
 
-    With `orders` = (k, l): the k-th smallest over negatives of the l-th largest over positives of the margin.
+    With `ranks` = (k, l): the l-th smallest over negatives of the k-th largest over positives of the margin.
     """
     z = x @ factor.T
     u = z @ factor
     anchors = candidates.anchors[rows]
     found = [
-        _binding_of_few(candidates.anchors[rows][part], *_lists(candidates, rows, part), z, u, orders)
+        _binding_of_few(candidates.anchors[rows][part], *_lists(candidates, rows, part), z, u, ranks)
         for part in chunks(len(anchors), BLOCK // max(1, candidates.positives.shape[1] * x.shape[1]))
     ]
     positives, negatives = zip(*found, strict=True)
     return anchors, torch.cat(positives), torch.cat(negatives)
-
-
-def vote_orders(n_votes: int) -> tuple[int, int]:
-    """(k, l) of Theorem 1 for K votes: K odd ((K+1)/2, (K+1)/2), K even (K/2, K/2 + 1), where ties may lose."""
-    return (n_votes + 1) // 2, n_votes // 2 + 1
 
 
 def _binding_of_few(
@@ -136,7 +118,7 @@ def _binding_of_few(
     n_count: Tensor,
     z: Tensor,
     u: Tensor,
-    orders: tuple[int, int],
+    ranks: tuple[int, int],
 ) -> tuple[Tensor, Tensor]:
     to_p = (z[p] - z[anchors][:, None]).square().sum(dim=2)
     to_n = (z[n] - z[anchors][:, None]).square().sum(dim=2)
@@ -144,11 +126,11 @@ def _binding_of_few(
     margin = (to_n[:, None, :] - to_p[:, :, None]) / (2 * length.clamp_min(torch.finfo(z.dtype).tiny))
     places = torch.arange(p.shape[1], device=z.device)
     margin.masked_fill_((places >= p_count[:, None])[:, :, None], -torch.inf)
-    smallest, largest = orders
+    own_rank, foreign_rank = ranks
     values, places_p = margin.sort(dim=1, descending=True)
-    column, at_p = values[:, largest - 1], places_p[:, largest - 1]
+    column, at_p = values[:, own_rank - 1], places_p[:, own_rank - 1]
     column = column.masked_fill(places >= n_count[:, None], torch.inf)
-    at_n = column.sort(dim=1).indices[:, smallest - 1]
+    at_n = column.sort(dim=1).indices[:, foreign_rank - 1]
     return _pick(p, _pick(at_p, at_n)), _pick(n, at_n)
 
 

@@ -1,6 +1,6 @@
 """A small classifier trained with or without noise, as a scikit-learn estimator: what k-NN is compared with."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -14,10 +14,8 @@ from torch.nn import functional
 from robustmetric.errors import InputError
 from robustmetric.learn.base import check_choice, device_of
 from robustmetric.models.classifier import cnn, mlp
-from robustmetric.numerics.randomness import generator
-
-Progress = Callable[[int, int], None]
-"""Called as (epochs done, epochs in all)."""
+from robustmetric.numerics.randomness import Purpose, generator
+from robustmetric.types import Progress
 
 
 class Network(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -111,7 +109,7 @@ def fit_classifier(
     model.train()
     losses = []
     for epoch in range(epochs):
-        source = generator(inputs.device, seed, epoch)
+        source = generator(inputs.device, seed, epoch, purpose=Purpose.TRAINING)
         total = 0.0
         for rows in torch.randperm(len(inputs), generator=source, device=inputs.device).split(batch):
             clean = inputs[rows]

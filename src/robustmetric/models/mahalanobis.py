@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from robustmetric.errors import InputError
-from robustmetric.numerics.spectrum import spectrum
+from robustmetric.numerics.spectrum import factor
 from robustmetric.types import Embeddings, Inputs
 
 
@@ -27,10 +27,10 @@ class Mahalanobis(nn.Module):
     @classmethod
     def from_matrix(cls, matrix: Float[Tensor, "features features"]) -> "Mahalanobis":
         """The model whose metric is the symmetric positive semi-definite `matrix`."""
-        values, vectors = spectrum(matrix)
+        root = factor(matrix)
         model = cls(len(matrix)).to(matrix.dtype)
         with torch.no_grad():
-            model.factor.copy_(vectors * values.sqrt())
+            model.factor.zero_()[:, : root.shape[1]] = root
         return model.to(matrix.device)
 
     @property

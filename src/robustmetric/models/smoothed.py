@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from robustmetric.errors import InputError
 from robustmetric.models.encoder import Sized
-from robustmetric.numerics.randomness import generator, noise
+from robustmetric.numerics.randomness import Purpose, generator, noise
 from robustmetric.types import Embeddings, Inputs
 
 
@@ -45,7 +45,7 @@ class Smoothed(nn.Module):
 
     def _mean(self, rows: Tensor) -> Tensor:
         """The mean embeddings of rows few enough for one batch."""
-        source = generator(rows.device, self.seed)
+        source = generator(rows.device, self.seed, purpose=Purpose.SMOOTHED_ENCODER)
         parts = noise(rows.shape[1:], self.samples, self.batch // max(len(rows), 1), source, rows.dtype)
         # With gradient, a part's activations are computed again on the way back instead of being kept.
         total = sum(checkpoint(self._total, rows, part, use_reentrant=False) for part in parts)

@@ -28,7 +28,7 @@ class Smallest:
 
     point: Float[Tensor, "n dim"]
     bound: Float[Tensor, " n"]
-    """No feasible point is shorter, whatever rounding did; infinity where there is none."""
+    """No feasible point is shorter, whatever rounding did; infinity where it is proved that there is none."""
     solved: Bool[Tensor, " n"]
     """The point satisfies every row, so `bound` is its norm up to rounding; else the search was ended before."""
 
@@ -79,13 +79,16 @@ def smallest_points(
     separate: Separate,
     first: Row,
     limit: Float[Tensor, " n"] | None = None,
+    reach: Float[Tensor, " n"] | None = None,
     slack: float = 0.0,
     tolerance: float = 1e-10,
     steps: int = 200,
 ) -> Smallest:
     """The smallest x of each problem: `first` is the row that the origin violates most, `separate` finds all others.
 
-    A problem whose bound reaches its `limit` is given up. Offsets are known, in units of distance, to within `slack`:
+    A problem whose bound reaches its `limit` is given up. Where no feasible point is longer than `reach`, a larger
+    bound proves that there is none; without it only a row without a normal does, since rows that contradict one another
+    cannot be told from rows that nearly do. Offsets are known, in units of distance, to within `slack`:
     the bounds allow for that, and rows missed by no more than `slack + tolerance * ||x||` count as satisfied. `steps`
     caps the rows that come and go.
     """
@@ -96,11 +99,11 @@ def smallest_points(
             break
         state, satisfied = _enter(state, separate, slack, tolerance)
         state = _finish(state, out, satisfied, slack, solved=True)
-        state, infeasible = _step(state)
-        out.bound[state.problem[infeasible]] = math.inf
-        state = state.keep((~infeasible).nonzero().flatten())
+        state = _step(state, out, slack)
         state = _finish(state, out, state.bound() >= limit[state.problem], slack, solved=False)
     _finish(state, out, torch.ones_like(state.is_entering), slack, solved=False)
+    if reach is not None:
+        out.bound[(out.bound > reach) & ~out.solved] = math.inf
     return out
 
 
@@ -175,10 +178,10 @@ def _finish(state: _State, out: Smallest, done: Bool[Tensor, " n"], slack: float
     return state.keep((~done).nonzero().flatten())
 
 
-def _step(state: _State) -> tuple[_State, Bool[Tensor, " n"]]:
+def _step(state: _State, out: Smallest, slack: float) -> _State:
     """Move towards the entering row until it holds, or until an active row's multiplier is used up and the row dropped.
 
-    The flags say where neither can happen: the rows contradict one another.
+    Where neither can happen, the rows contradict one another, or nearly: these problems end with what that proves.
     """
     products, share, direction = _direction(state)
     size = direction.square().sum(dim=1)
@@ -187,8 +190,13 @@ def _step(state: _State) -> tuple[_State, Bool[Tensor, " n"]]:
     blocking = state.used & (share > torch.finfo(share.dtype).eps)
     room = torch.where(blocking, state.weight / share.clamp_min(torch.finfo(share.dtype).eps), math.inf)
     room, blocker = room.min(dim=1)
-    infeasible = (whole == math.inf) & (room == math.inf)
-    length = torch.minimum(whole, room).masked_fill(infeasible, 0.0)
+    ended = (whole == math.inf) & (room == math.inf)
+    index = ended.nonzero().flatten()
+    if len(index):
+        smallest = torch.finfo(size.dtype).eps ** 2
+        far = missed[index] / size[index].clamp_min(smallest)
+        out.bound[state.problem[index]] = _contradiction(state.keep(index), share[index], far, slack)
+    length = torch.minimum(whole, room).masked_fill(ended, 0.0)
     moved = replace(
         state,
         point=state.point + torch.where(size > DEPENDENT, length, 0.0)[:, None] * direction,
@@ -196,7 +204,24 @@ def _step(state: _State) -> tuple[_State, Bool[Tensor, " n"]]:
         entering_weight=state.entering_weight + length,
         is_entering=room < whole,
     )
-    return _admit(_drop(moved, blocker), products), infeasible
+    if len(index):
+        others = (~ended).nonzero().flatten()
+        moved, products, blocker = moved.keep(others), products[others], blocker[others]
+    return _admit(_drop(moved, blocker), products)
+
+
+def _contradiction(
+    state: _State, share: Float[Tensor, "n active"], far: Float[Tensor, " n"], slack: float
+) -> Float[Tensor, " n"]:
+    """The best bound on the ray along which the multipliers may grow for ever: at its start, `far` on it, at its end.
+
+    Were the rows a contradiction, bounds would rise without end (Farkas' lemma); how far they do allows for rounding.
+    """
+    end = replace(state, weight=(-share).clamp_min(0.0) * state.used, entering_weight=torch.ones_like(far))
+    between = replace(
+        state, weight=state.weight + far[:, None] * end.weight, entering_weight=state.entering_weight + far
+    )
+    return torch.stack([at.proved(slack) for at in (state, between, end)]).amax(dim=0)
 
 
 def _direction(state: _State) -> tuple[Float[Tensor, "n active"], Float[Tensor, "n active"], Float[Tensor, "n dim"]]:

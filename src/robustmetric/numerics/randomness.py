@@ -1,6 +1,7 @@
 """Randomness that can be repeated: a generator from whole numbers, and Gaussian noise around one input, in parts."""
 
 from collections.abc import Iterator
+from enum import IntEnum
 
 import numpy as np
 import torch
@@ -13,10 +14,20 @@ TOGETHER = 64
 """Draws of noise that are made in one call."""
 
 
-def generator(device: torch.device, *parts: int) -> torch.Generator:
-    """Randomness that depends on these numbers alone: seed, epoch, step, rank, ..."""
-    # The count is mixed in too: SeedSequence takes (1, 2) and (1, 2, 0) for the same.
-    entropy = np.random.SeedSequence([len(parts), *(part % 2**32 for part in parts)])
+class Purpose(IntEnum):
+    """What draws are for: a proof about a network must not draw the noise that the network was trained on."""
+
+    TRAINING = 1
+    SMOOTHED_CLASSES = 2
+    SMOOTHED_RETRIEVAL = 3
+    SMOOTHED_ENCODER = 4
+
+
+def generator(device: torch.device, *parts: int, purpose: Purpose | None = None) -> torch.Generator:
+    """Randomness that depends on these numbers (seed, epoch, step, rank, ...) and the purpose alone."""
+    # The count is mixed in too: SeedSequence takes (1, 2) and (1, 2, 0) for the same. It also tells parts from purpose.
+    tag = [] if purpose is None else [int(purpose)]
+    entropy = np.random.SeedSequence([len(parts), *(part % 2**32 for part in parts), *tag])
     mixed = int(entropy.generate_state(1, np.uint64)[0] >> np.uint64(1))
     return torch.Generator(device).manual_seed(mixed)
 

@@ -1,0 +1,15 @@
+"""A device by its name."""
+
+import torch
+
+from robustmetric.errors import InputError
+
+
+def device_of(name: str | torch.device) -> torch.device:
+    """The device of that name, if it is there."""
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"device {str(name)!r} cannot be used ({str(error).splitlines()[0]}); try 'cpu'") from error
+    return device
