@@ -6,15 +6,15 @@ from typing import NamedTuple
 FOLDER = Path(__file__).parents[1] / "recipes" / "tabular"
 LEARNERS = {
     "euclidean": ("Euclidean distance", "euclidean"),
-    "nca": ("NCA (Goldberger et al. 2004)", "nca, random_state: 42"),
-    "lmnn": ("LMNN (Weinberger & Saul 2009)", "lmnn, random_state: 42"),
-    "itml": ("ITML (Davis et al. 2007)", "itml, random_state: 42"),
+    "nca": ("NCA (Goldberger et al. 2004)", "nca"),
+    "lmnn": ("LMNN (Weinberger & Saul 2009)", "lmnn"),
+    "itml": ("ITML (Davis et al. 2007)", "itml"),
     "lfda": ("LFDA (Sugiyama 2007)", "lfda"),
-    "arml": ("ARML (Wang et al. 2020)", "arml, random_state: 42"),
-    "perturbation_loss": ("LMNN with a perturbation loss (X. Yang et al. 2020)", "perturbation_loss, random_state: 42"),
+    "arml": ("ARML (Wang et al. 2020)", "arml"),
+    "perturbation_loss": ("LMNN with a perturbation loss (X. Yang et al. 2020)", "perturbation_loss"),
     "perturbation_loss_10": (
         "LMNN with ten times that loss (X. Yang et al. 2020)",
-        "perturbation_loss, weight: 10, random_state: 42",
+        "perturbation_loss, weight: 10",
     ),
     "pruning": ("adversarial pruning (Y. Yang et al. 2020)", "pruning, radius: {pruning}"),
 }

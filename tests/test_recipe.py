@@ -185,9 +185,11 @@ def test_a_shipped_recipe_is_found_by_short_name(name: str, tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("name", ["digits/plian", "", ".", "..", "x.yaml"])
-def test_an_unknown_recipe_gets_the_list(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_recipe_gets_the_nearest_names_and_where_the_list_is(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError, match=r"is no file and no recipe we ship.*digits/plain"):
+    with pytest.raises(InputError, match=r"is no file and no recipe we ship.*; see `robustmetric list`"):
         recipe.locate(name)
 
 

@@ -144,13 +144,13 @@ def certify(
     radius: Annotated[
         list[float] | None, typer.Option(help="State the result at this radius; may be repeated.")
     ] = None,
-    sigma: Annotated[float, typer.Option(help="Of an encoder: deviation of the noise, in pixel units.")] = 0.1,
-    samples: Annotated[int, typer.Option(help="Of an encoder: noisy copies of each query.")] = 10_000,
+    sigma: Annotated[float | None, typer.Option(help="Of an encoder: deviation of the noise (0.1 of a pixel).")] = None,
+    samples: Annotated[int | None, typer.Option(help="Of an encoder: noisy copies of each query (10,000).")] = None,
     search: Annotated[
-        str, typer.Option(help="Of an encoder: by the mean embedding, or by vote of the copies.")
-    ] = "mean",
+        str | None, typer.Option(help="Of an encoder: by the mean embedding (mean), or by vote of the copies (vote).")
+    ] = None,
     data: Annotated[str | None, typer.Option(help="Of an encoder: other data, as in evaluate.")] = None,
-    seed: Annotated[int, typer.Option(help="Of an encoder: seed of queries and noise.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="Of an encoder: seed of queries and noise (0).")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print the records as JSON lines.")] = False,
 ) -> None:
@@ -168,17 +168,20 @@ def certify(
     from robustmetric.jobs.certify_retrieval import certify_retrieval as of_encoder
 
     learner = recipe_of(target, out)
+    of_encoders = {"sigma": sigma, "samples": samples, "search": search, "data": data, "seed": seed}
+    given = {key: value for key, value in of_encoders.items() if value is not None}
     if learner is None and overrides:
         raise InputError(f"{overrides[0]!r} changes a recipe with a learner, which {target!r} is not")
+    if learner is not None and given:
+        raise InputError(
+            f"--{next(iter(given))} is for encoders; {target!r} has a learner: change its recipe, key=value"
+        )
     with _going_on():
         if learner is not None:
             changes = [*(overrides or []), *([f"radii={radius}"] if radius else [])]
             found = of_table(*learner, changes, device=device, points=points)
         else:
-            found = of_encoder(
-                target, sigma=sigma, samples=samples, search=search, data=data, out=out,
-                queries=points, radii=radius, seed=seed, device=device,
-            )  # fmt: skip
+            found = of_encoder(target, out=out, queries=points, radii=radius, device=device, **given)  # type: ignore[arg-type]  # by name
     if as_json:
         for record in found:
             typer.echo(json.dumps(asdict(record)))
@@ -243,11 +246,11 @@ def compare(
         for one in found:
             typer.echo(json.dumps({**asdict(one), "is_clear": one.is_clear}))
         return
-    typer.echo(f"{'':<14}{'first':>9}{'second':>9}{'difference':>12}   95 % of {found[0].count} queries, paired")
+    width = max(len(one.title) for one in found) + 2
+    typer.echo(f"{'':<{width}}{'first':>9}{'second':>9}{'difference':>12}   95 % of {found[0].count} queries, paired")
     for one in found:
         low, high = one.interval
-        name = f"{one.name} ({one.mode})" if one.mode == "compat" else one.name
-        shown = f"{name:<14}{one.first:>9.4g}{one.second:>9.4g}{one.second - one.first:>+12.4g}"
+        shown = f"{one.title:<{width}}{one.first:>9.4g}{one.second:>9.4g}{one.second - one.first:>+12.4g}"
         typer.echo(f"{shown}   {low:+.4g} to {high:+.4g}{'' if one.is_clear else '   not clear'}")
 
 

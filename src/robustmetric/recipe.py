@@ -4,7 +4,7 @@ import functools
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from fractions import Fraction
 from pathlib import Path
@@ -169,7 +169,7 @@ def find(name: Any, names: Mapping[str, str], where: str) -> Callable[..., Any]:
     return cast(Callable[..., Any], found)
 
 
-def _closest(word: str, names: Mapping[str, str], most: int = 8) -> str:
+def _closest(word: str, names: Collection[str], most: int = 8) -> str:
     """As `nearest`, but of many names only the closest."""
     if len(names) <= most:
         return nearest(word, names)
@@ -216,7 +216,7 @@ def locate(name: str, kind: str = "") -> Path:
     if found.is_file():
         return found
     raise InputError(
-        f"{name!r} is no file and no {kind.rstrip('s') or 'recipe'} we ship{nearest(short, listing(kind))}"
+        f"{name!r} is no file and no {kind.rstrip('s') or 'recipe'} we ship{_closest(short, listing(kind))}"
     )
 
 

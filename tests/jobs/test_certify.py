@@ -50,12 +50,73 @@ def test_errors_are_the_shares_of_radii_that_are_no_larger(tmp_path: Path) -> No
 def test_a_second_run_fits_and_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = job.certify(str(table(tmp_path)), tmp_path / "run")
     monkeypatch.setattr(job.KNearest, "fit", lambda *given: pytest.fail("there is nothing left to prove"))
-    monkeypatch.setattr(job, "_save", lambda *given: pytest.fail("the learner was fitted"))
-    with pytest.raises(pytest.fail.Exception, match="nothing left to prove"):
-        job.certify(str(table(tmp_path)), tmp_path / "run", ["radii=[0, 0.2]"])
-    monkeypatch.undo()
-    again = job.certify(str(table(tmp_path)), tmp_path / "run")
-    assert again == first and len((tmp_path / "run" / "results.jsonl").read_text().splitlines()) == 2
+    monkeypatch.setattr("robustmetric.jobs.learned._fit", lambda *given: pytest.fail("the learner was fitted"))
+    assert job.certify(str(table(tmp_path)), tmp_path / "run") == first
+    assert len((tmp_path / "run" / "results.jsonl").read_text().splitlines()) == 2
+    # Other radii are read off what was proved.
+    _, other = job.certify(str(table(tmp_path)), tmp_path / "run", ["radii=[0.2, 0]"])
+    assert other.scores["error@0.2"] == 40 and other.settings["radii"] == [0.0, 0.2]
+
+
+@pytest.mark.parametrize("changed", ["x_train", "x_test"])
+def test_other_rows_are_fitted_and_proved_anew(tmp_path: Path, changed: str) -> None:
+    _, first = job.certify(str(table(tmp_path)), tmp_path / "run")
+    arrays = dict(np.load(tmp_path / "line.npz"))
+    arrays[changed] = arrays[changed] + 0.2
+    np.savez(tmp_path / "line.npz", **arrays)
+    path = tmp_path / "line.yaml"
+    _, second = job.certify(str(path), tmp_path / "run")
+    _, fresh = job.certify(str(path), tmp_path / "fresh")
+    assert second.scores == fresh.scores != first.scores
+
+
+def test_a_metric_that_was_fitted_again_is_proved_again(tmp_path: Path) -> None:
+    words = ["learner.max_iter=5", "points=30", "certificates=[{name: knn_certificate}]"]
+    _, first = job.certify("tabular/digits-arml", tmp_path / "run", words)
+    learned = tmp_path / "run" / "learned.npz"
+    matrix = dict(np.load(learned))["matrix"]
+    np.savez(learned, matrix=np.diag(np.linspace(0.1, 3, len(matrix))))
+    _, second = job.certify("tabular/digits-arml", tmp_path / "run", words)
+    assert second.scores != first.scores and second.settings["learned"] != first.settings["learned"]
+    learned.write_bytes(learned.read_bytes()[:200])
+    _, third = job.certify("tabular/digits-arml", tmp_path / "run", words)
+    assert third.scores == first.scores, "a damaged file is fitted again, to the same metric"
+
+
+def test_the_seed_is_that_of_the_learner(tmp_path: Path) -> None:
+    words = ["learner.max_iter=5", "points=30", "certificates=[{name: knn_certificate}]"]
+    found = [job.certify("tabular/digits-arml", tmp_path / str(seed), [*words, f"seed={seed}"])[1] for seed in (0, 1)]
+    assert found[0].settings["learned"] != found[1].settings["learned"] and [r.seed for r in found] == [0, 1]
+    own = job.certify("tabular/digits-arml", tmp_path / "own", [*words, "seed=1", "learner.random_state=0"])[1]
+    assert own.settings["learned"] == found[0].settings["learned"]
+
+
+def test_a_network_never_gives_a_label_it_was_not_trained_on(tmp_path: Path) -> None:
+    recipe = table(tmp_path)
+    arrays = dict(np.load(tmp_path / "line.npz"))
+    x = np.repeat(arrays["x_train"], 20, axis=0) + np.linspace(0, 0.05, 40)[:, None]
+    np.savez(
+        tmp_path / "line.npz", x_train=x, y_train=np.repeat([0, 2], 20), x_test=np.array([[0.0], [1.0], [0.5]]),
+        y_test=np.array([0, 2, 1]),
+    )  # fmt: skip
+    for certificate in ("{name: crown}", "{name: smoothing, sigma: 0.1, samples: 200, selection: 20}"):
+        words = ["learner={name: network, widths: [8], epochs: 60, rate: 0.03}", f"certificates=[{certificate}]"]
+        _, record = job.certify(str(recipe), tmp_path / certificate[7:12], words)
+        assert record.scores["error@0"] == pytest.approx(100 / 3), "the unseen label alone is wrong"
+
+
+def test_a_radius_that_is_none_is_refused_and_not_kept(tmp_path: Path) -> None:
+    broken = Question("broken", 4, {}, lambda part: np.array([1.0, np.nan, 1.0, 1.0])[part], chunk=1)
+    with pytest.raises(InputError, match="a radius of points 1 to 1 is NaN or negative"):
+        proved(broken, [0.0], tmp_path, 0, {})
+    asked: list[slice] = []
+
+    def mended(part: slice) -> np.ndarray:
+        asked.append(part)
+        return np.full(part.stop - part.start, 2.0)
+
+    _, radii = proved(replace(broken, prove=mended), [0.0], tmp_path, 0, {})
+    assert radii.tolist() == [1.0, 2.0, 2.0, 2.0] and asked[0] == slice(1, 2)
 
 
 def question(asked: list[slice], stop_after: int | None = None) -> Question:
@@ -68,8 +129,7 @@ def question(asked: list[slice], stop_after: int | None = None) -> Question:
     return Question("counted", 7, {"of": "test"}, prove, chunk=3)
 
 
-def test_a_stopped_proof_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("robustmetric.jobs.proofs.KEEP_SECONDS", 0.0)
+def test_a_stopped_proof_goes_on_where_it_was(tmp_path: Path) -> None:
     asked: list[slice] = []
     with pytest.raises(KeyboardInterrupt):
         proved(question(asked, stop_after=2), [0.0, 2.0], tmp_path, 0, {})
@@ -135,8 +195,13 @@ def test_networks_are_certified_by_their_own_proofs(tmp_path: Path) -> None:
         ("learner={name: network}", "expected a metric, such as learner: {name: arml}"),
         ("certificates=[{name: crown}]", "does not certify Euclidean(); expected learner: {name: network}"),
         ("certificates=[{name: pgd}]", "PGD needs 'ball'"),
-        ("certificates=[{name: digits}]", "is no certificate; see `robustmetric list certificates`"),
-        ("learner={name: digits}", "learner needs fit()"),
+        ("certificates=[{name: digits}]", "is no list of certificates; see `robustmetric list certificates`"),
+        ("certificates=3", "3 is no list of certificates"),
+        ("learner={name: digits}", "learns no metric and is no network; see `robustmetric list learners`"),
+        ("learner={name: sklearn.neighbors.NearestCentroid}", "learns no metric and is no network"),
+        ("data={name: euclidean}", "is not a data set; it has no load()"),
+        ("seed=-1", "seed=-1 is not known"),
+        ("radii=[0.1, 0.10000001]", "are nearly equal"),
         ("points=0", "points=0 certify nothing"),
         ("radii=[]", "are no list of distances"),
         ("radii=[-1]", "are no list of distances"),
@@ -150,6 +215,17 @@ def test_what_cannot_be_certified_is_said_in_one_line(
     tmp_path: Path, command: Command, change: str, message: str
 ) -> None:
     assert message in command("certify", table(tmp_path), change, "-o", "run").error
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the device is there")
+def test_a_device_that_is_not_there_is_said_before_anything_is_done(tmp_path: Path, command: Command) -> None:
+    error = command("certify", table(tmp_path), "--device", "cuda", "-o", "run").error
+    assert "device 'cuda' cannot be used" in error and not (tmp_path / "run").exists()
+
+
+def test_of_many_recipes_only_the_nearest_are_named(command: Command) -> None:
+    error = command("certify", "tabular/satimage-armll").error
+    assert "did you mean 'tabular/satimage-arml'" in error and len(error) < 500
 
 
 def test_a_folder_of_another_recipe_is_not_added_to(tmp_path: Path, command: Command) -> None:
@@ -179,6 +255,7 @@ def test_rows_of_the_ledger_hold_what_was_proved(tmp_path: Path, command: Comman
     shown = command("ledger", "--table", "results/tabular").out
     assert "### digits_table, 1-NN exact" in shown and "| euclidean |" in shown
     assert certified_table(tmp_path / "results" / "tabular") in shown
+    assert "is no folder of results" in command("ledger", "--table", "gone/tabular").error
 
 
 def test_a_spoiled_row_is_refused_with_the_reason(tmp_path: Path) -> None:
@@ -214,7 +291,11 @@ def test_an_encoders_retrieval_is_certified_and_resumed(trained: Path, command: 
     assert set(mean["scores"]) == {"R@1@0", "R@1@0.05", "mean radius"}
     assert "did you mean 'vote'" in command(*words, "--search", "vot").error
     assert "changes a recipe with a learner" in command("certify", trained, "learner.max_iter=3").error
-    assert "are no distances" in command(*words, "--radius", "-1").error
+    assert "are no list of distances" in command(*words, "--radius", "-1").error
+    assert "are no list of distances" in command(*words, "--radius", "nan").error
+    other = command("certify", "tabular/digits-euclidean", "-o", "table", *FEW)
+    assert other.code == 0 and "holds another recipe" in command(*words, "-o", "table").error
+    assert "--sigma is for encoders" in command("certify", "tabular/digits-euclidean", "--sigma", "1").error
 
 
 def test_a_run_without_proofs_makes_no_row(tmp_path: Path, command: Command) -> None:

@@ -102,6 +102,21 @@ def test_the_newest_record_of_a_work_counts(tmp_path: Path) -> None:
     assert found.first == found.second == 50.0 and found.interval == (0.0, 0.0)
 
 
+def test_only_the_newest_weights_of_a_run_are_compared(tmp_path: Path) -> None:
+    write(tmp_path / "one", {"R@1": [0.0] * 4}, weights="old")
+    write(tmp_path / "one", {"R@1": [50.0] * 4}, weights="new")
+    write(tmp_path / "other", {"R@1": [60.0] * 4}, weights="else")
+    (found,) = compare(tmp_path / "one", tmp_path / "other")
+    assert (found.first, found.second) == (50.0, 60.0)
+
+
+def test_one_attack_at_two_radii_is_told_apart(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        for radius in (4 / 255, 8 / 255):
+            write(tmp_path / name, {"ES:R": [radius] * 4}, name="ES", radius=radius, mode="fixed")
+    assert [one.title for one in compare(tmp_path / "one", tmp_path / "other")] == ["ES:R at 4/255", "ES:R at 8/255"]
+
+
 def test_the_command_shows_a_line_per_score(tmp_path: Path, command: Command) -> None:
     write(tmp_path / "one", {"R@1": [0.0, 20.0, 40.0, 60.0], "mAP": [0.0, 1.0, 0.0, 1.0]})
     write(tmp_path / "other", {"R@1": [10.0, 30.0, 50.0, 70.0], "mAP": [1.0, 0.0, 0.0, 1.0]}, weights="v")

@@ -17,10 +17,11 @@ def read_certified_row(path: Path) -> Row:
     folder = RunFolder(path)
     facts = json.loads(folder.summary.read_text()) if folder.summary.is_file() else {}
     found = records.latest(records.read(folder.results))
-    proofs = [record for record in found if record.kind == "certified"]
+    by_name = {record.name: record for record in found if record.kind == "certified" and "learner" in record.settings}
+    proofs = list(by_name.values())  # the newest of each
     if not proofs:
         raise InputError(f"{path} holds nothing certified; run `robustmetric certify` on it first")
-    fit = next((record for record in found if record.kind == "train"), None)
+    fit = next((record for record in reversed(found) if record.kind == "train"), None)
     file, seed = Path(str(facts.get("recipe_file", folder.recipe))), proofs[0].seed
     row: Row = {
         "id": f"{file.stem}-seed{seed}",

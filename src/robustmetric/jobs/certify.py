@@ -1,17 +1,13 @@
 """Certify: recipe -> data -> learner -> [points -> radii] -> records, resumed over points."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from sklearn.utils import shuffle
-from torch import nn
 
 from robustmetric import recipe, records
 from robustmetric.catalogue import NAMES
@@ -23,28 +19,21 @@ from robustmetric.data.base import Dataset, Split
 from robustmetric.data.protocols import Source
 from robustmetric.errors import InputError, nearest
 from robustmetric.jobs import assemble
-from robustmetric.jobs.arena import data_fingerprint
-from robustmetric.jobs.folder import RunFolder, atomically, summarise
+from robustmetric.jobs.folder import RunFolder, digest, summarise
+from robustmetric.jobs.learned import Fitted, Learner, Rows, Table, fitted
 from robustmetric.jobs.origin import origin
 from robustmetric.jobs.progress import say
-from robustmetric.jobs.proofs import Question, Radii, proved
+from robustmetric.jobs.proofs import Question, Radii, check_radii, proved
 from robustmetric.jobs.workers import describe
 from robustmetric.learn import Network
+from robustmetric.learn.base import device_of
 from robustmetric.recipe import Spec
 from robustmetric.records import Record
 from robustmetric.report.certified import draw_curves
 
-Rows = npt.NDArray[np.float64]
 Certificate = KNearest | Crown | Smoothing
 DEFAULT = ({"name": "knn_certificate"}, {"name": "knn_certificate", "neighbours": 11, "method": "bound"})
 """What a recipe is certified by when it names nothing: 1-NN exactly, 11-NN by the bound."""
-
-
-@runtime_checkable
-class Learner(Protocol):
-    """Anything that is fitted to rows and labels: a metric, or a network."""
-
-    def fit(self, X: Any, y: Any) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -61,30 +50,14 @@ class Plan:
     radii: Sequence[float | int] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
     """Where records state the error, in the unit of the rows as the learner sees them."""
     seed: int = 0
+    """Of the learner (`random_state`) and of a certificate's noise, where the recipe does not give them their own."""
 
     def __post_init__(self) -> None:
         if self.points < 1:
             raise InputError(f"points={self.points} certify nothing; expected 1 or more")
-        if not self.radii or not all(isinstance(r, int | float) and r >= 0 for r in self.radii):
-            raise InputError(f"radii {self.radii!r} are no list of distances, such as [0, 0.1, 0.2]")
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows and labels to learn from, and those to certify."""
-
-    x: Rows
-    y: npt.NDArray[np.int64]
-    test_x: Rows
-    test_y: npt.NDArray[np.int64]
-    shape: tuple[int, ...]
-    """Of one row before it was flattened."""
-
-    @classmethod
-    def of(cls, dataset: Dataset, points: int, seed: int) -> "Table":
-        x, test_x = _rows(dataset.train), _rows(dataset.queries)
-        chosen, labels = shuffle(test_x, dataset.queries.labels.numpy(), random_state=seed)
-        return cls(x, dataset.train.labels.numpy(), chosen[:points], labels[:points], dataset.train.shape)
+        if self.seed < 0:
+            raise InputError(f"seed={self.seed} is not known; expected a whole number >= 0")
+        check_radii(self.radii)
 
 
 def certify(
@@ -99,90 +72,51 @@ def certify(
     spec, where = resolve(name, [*(overrides or []), *([] if points is None else [f"points={points}"])])
     plan = load(spec, where)
     folder = RunFolder(out or Path("runs") / f"{assemble.title(where)}-seed{plan.seed}")
+    context = records.context(describe(device_of(device)))
     dataset = plan.data.load()
-    table = Table.of(dataset, plan.points, plan.shuffle)
-    context = records.context(describe(torch.device(device)))
+    table = _table(dataset, plan.points, plan.shuffle)
     words = [*(overrides or []), *([] if points is None else ["--points", str(points)])]
     _begin(folder, spec, {**summarise(spec, folder.path.name, context), **origin(where, words, "certify")})
-    finished = folder.finished()
-    fitted = _fitted(plan, table, folder, finished, context)
-    base = {"data": dataset.name, "data_fingerprint": data_fingerprint(dataset), "learner": _described(spec["learner"])}
-    found = [record for record in finished.values() if record.kind == "train"] or [fitted.record]
+    known = fitted(plan.learner, table, folder, plan.seed, context)
+    base = {
+        "data": dataset.name,
+        "learner": _described(spec["learner"]),
+        "rows": len(table.x),
+        "rows_digest": known.record.settings["rows_digest"],
+        "points": len(table.test_x),
+        "points_digest": digest(table.test_x, table.test_y),
+        "learned": known.learned,
+    }
+    found, finished = [known.record], folder.finished()
     for certificate in plan.certificates:
-        question = _question(certificate, fitted, table, base, device)
-        record, _ = proved(question, [float(r) for r in plan.radii], folder.path / "certified", plan.seed, context)
+        question = _question(certificate, known, table, base, device)
+        record, _ = proved(question, check_radii(plan.radii), folder.path / "certified", plan.seed, context)
         record = finished.get(record.key, record)
         if record.key not in finished:
             records.append(folder.results, record)
         found.append(record)
         say(f"{folder.path.name}  {record.name}: " + "  ".join(f"{k} {v:.4g}" for k, v in record.scores.items()))
-    draw_curves({folder.path.name: [r for r in found if r.kind == "certified"]}, folder.path / "certified")
+    draw_curves({folder.path.name: found[1:]}, folder.path / "certified")
     return found
 
 
-# The learner, fitted once.
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """A learner's result: a metric's matrix (and the rows it kept), or a network."""
-
-    record: Record
-    matrix: Rows | None = None
-    kept: npt.NDArray[np.int64] | None = None
-    network: nn.Module | None = None
-
-
-def _fitted(
-    plan: Plan, table: Table, folder: RunFolder, finished: Mapping[str, Record], context: Mapping[str, Any]
-) -> Fitted:
-    """What the learner learned: read back where the folder has it, else fitted and saved."""
-    earlier = next((record for record in finished.values() if record.kind == "train"), None)
-    path = folder.path / "learned.npz"
-    learner: Any = plan.learner
-    is_network = isinstance(learner, Network)
-    if earlier is None or not path.is_file():
-        began = time.monotonic()
-        learner.fit(table.x.reshape(-1, *table.shape) if is_network else table.x, table.y)
-        iterations = getattr(learner, "n_iter_", None)
-        scores = {"seconds": time.monotonic() - began, **({} if iterations is None else {"iterations": iterations})}
-        earlier = Record("train", "fit", scores, {"rows": len(table.x)}, count=len(table.x), seed=plan.seed)
-        earlier = Record(**{**vars(earlier), "seconds": scores["seconds"], "context": dict(context)})
-        _save(path, learner, is_network)
-        records.append(folder.results, earlier)
-        say(f"{folder.path.name}  fitted in {scores['seconds']:.1f} s")
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-        saved = {key: arrays[key] for key in arrays.files}
-    if is_network:
-        network = learner.build(table.shape, int(table.y.max()) + 1)
-        network.load_state_dict({key: torch.from_numpy(value) for key, value in saved.items()})
-        return Fitted(earlier, network=network.eval())
-    return Fitted(earlier, matrix=saved["matrix"], kept=saved.get("kept"))
-
-
-def _save(path: Path, learner: Any, is_network: bool) -> None:
-    if is_network:
-        arrays = {key: value.cpu().numpy() for key, value in learner.network_.state_dict().items()}
-    else:
-        kept = getattr(learner, "kept_", None)
-        arrays = {"matrix": learner.get_mahalanobis_matrix(), **({} if kept is None else {"kept": kept})}
-
-    def write(partial: Path) -> None:
-        with partial.open("wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
-
-    atomically(path, write)
+def _table(dataset: Dataset, points: int, seed: int) -> Table:
+    x, test_x = _rows(dataset.train), _rows(dataset.queries)
+    chosen, labels = shuffle(test_x, dataset.queries.labels.numpy(), random_state=seed)
+    return Table(x, dataset.train.labels.numpy(), chosen[:points], labels[:points], dataset.train.shape)
 
 
 # What is asked of it.
 
 
 def _question(certificate: Certificate, fitted: Fitted, table: Table, base: Mapping[str, Any], device: str) -> Question:
-    settings = {**base, "certificate": repr(certificate), "points": len(table.test_x), "rows": len(table.x)}
+    settings = {**base, "certificate": repr(certificate)}
     if isinstance(certificate, KNearest):
         prove, chunk, name = _by_neighbours(certificate, fitted, table, device), 250, certificate.name
     else:
-        prove, chunk, name = _by_network(certificate, fitted, table, device), 10, type(certificate).__name__.lower()
+        is_slow = isinstance(certificate, Smoothing)
+        prove, chunk = _by_network(certificate, fitted, table, device), 1 if is_slow else 10
+        name = type(certificate).__name__.lower()
     return Question(name, len(table.test_x), settings, prove, chunk)
 
 
@@ -205,14 +139,19 @@ def _by_neighbours(certificate: KNearest, fitted: Fitted, table: Table, device: 
 
 def _by_network(certificate: Crown | Smoothing, fitted: Fitted, table: Table, device: str) -> Callable[[slice], Radii]:
     def prove(part: slice) -> Radii:
-        assert fitted.network is not None  # checked when the recipe was read
+        assert fitted.network is not None and fitted.classes is not None  # checked when the recipe was read
         network = fitted.network.to(device)
+        codes = {label: code for code, label in enumerate(fitted.classes.tolist())}
         x = torch.from_numpy(table.test_x[part]).float().view(-1, *table.shape).to(device)
-        y = torch.from_numpy(table.test_y[part]).to(device)
+        y = torch.tensor([codes.get(label, -1) for label in table.test_y[part].tolist()], device=device)
+        radii = torch.zeros(len(x), dtype=torch.float64, device=device)
+        seen = y >= 0  # a label that was not trained on is never given
         if isinstance(certificate, Crown):
-            return certificate.certify(network.double(), x, y).cpu().numpy()
-        found = certificate.certify(network.float(), x, first=part.start)
-        return found.radius.where(found.label == y, torch.zeros_like(found.radius)).cpu().numpy()
+            radii[seen] = certificate.certify(network.double(), x[seen], y[seen])
+        else:
+            found = certificate.certify(network.float(), x, first=part.start)
+            radii = found.radius.where(found.label == y, radii)
+        return radii.cpu().numpy()
 
     return prove
 
@@ -250,19 +189,36 @@ def resolve(name: str, overrides: list[str]) -> tuple[dict[str, Spec], str]:
 def load(spec: Mapping[str, Spec], where: str) -> Plan:
     """Everything a certification needs, but for the data itself."""
     parts = {key: recipe.build(value, NAMES, f"{where}.{key}") for key, value in spec.items()}
-    if not isinstance(parts["data"], Source) or not isinstance(parts["learner"], Learner):
-        raise InputError(f"{where}: data needs load() and learner needs fit(); see recipes/tabular")
-    is_network = isinstance(parts["learner"], Network)
-    for certificate in parts["certificates"]:
-        if isinstance(certificate, Certificate) and isinstance(certificate, KNearest) == is_network:
+    learner, certificates = parts["learner"], parts["certificates"]
+    if not isinstance(parts["data"], Source):
+        raise InputError(f"{where}.data: {parts['data']!r} is not a data set; it has no load()")
+    if not isinstance(learner, Learner):
+        raise InputError(
+            f"{where}.learner: {learner!r} learns no metric and is no network; see `robustmetric list learners`"
+        )
+    if not isinstance(certificates, list) or not all(isinstance(one, Certificate) for one in certificates):
+        raise InputError(
+            f"{where}.certificates: {certificates!r} is no list of certificates; see `robustmetric list certificates`"
+        )
+    is_network = isinstance(learner, Network)
+    for certificate in certificates:
+        if isinstance(certificate, KNearest) == is_network:
             wanted = "a metric, such as learner: {name: arml}" if is_network else "learner: {name: network}"
-            raise InputError(f"{where}: {certificate!r} does not certify {parts['learner']!r}; expected {wanted}")
-        if not isinstance(certificate, Certificate):
-            raise InputError(
-                f"{where}.certificates: {certificate!r} is no certificate; see `robustmetric list certificates`"
-            )
+            raise InputError(f"{where}: {certificate!r} does not certify {learner!r}; expected {wanted}")
     plan: Plan = recipe.call(Plan, parts, where)
-    return plan
+    return _seeded(plan, spec)
+
+
+def _seeded(plan: Plan, spec: Mapping[str, Spec]) -> Plan:
+    """The plan's seed where the recipe gives none to the learner or to a certificate."""
+    learner: Any = plan.learner
+    if "random_state" in learner.get_params() and "random_state" not in spec["learner"]:
+        learner.set_params(random_state=plan.seed)
+    certificates = [
+        replace(one, seed=plan.seed) if isinstance(one, Smoothing) and "seed" not in given else one
+        for one, given in zip(plan.certificates, spec["certificates"], strict=True)
+    ]
+    return replace(plan, certificates=certificates)
 
 
 def _begin(folder: RunFolder, spec: Mapping[str, Spec], summary: Mapping[str, Any]) -> None:
@@ -271,7 +227,11 @@ def _begin(folder: RunFolder, spec: Mapping[str, Spec], summary: Mapping[str, An
         folder.begin(spec, summary)
         return
     before = folder.read_recipe()
-    if {**before, "certificates": None, "radii": None} != {**spec, "certificates": None, "radii": None}:
+    if "learner" not in before or {**before, "certificates": None, "radii": None} != {
+        **spec,
+        "certificates": None,
+        "radii": None,
+    }:
         raise InputError(f"{folder.path} holds another recipe; name another folder with --out")
 
 

@@ -4,17 +4,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast, get_args
 
-import torch
-
 from robustmetric import records
 from robustmetric.certify.smoothed_retrieval import Search, SmoothedRetrieval
 from robustmetric.errors import InputError, nearest
 from robustmetric.jobs.arena import Arena, as_bytes
 from robustmetric.jobs.folder import summarise
 from robustmetric.jobs.progress import say
-from robustmetric.jobs.proofs import Question, Radii, proved
+from robustmetric.jobs.proofs import Question, Radii, check_radii, proved
 from robustmetric.jobs.target import find_target
 from robustmetric.jobs.workers import Workers, describe
+from robustmetric.learn.base import device_of
 from robustmetric.records import Record
 from robustmetric.report.certified import draw_curves
 
@@ -26,8 +25,8 @@ SHARES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 def certify_retrieval(
     name: str,
     *,
-    sigma: float,
-    samples: int,
+    sigma: float = 0.1,
+    samples: int = 10_000,
     search: str = "mean",
     data: str | None = None,
     out: Path | None = None,
@@ -41,17 +40,17 @@ def certify_retrieval(
     The record says what was proved: of the smoothed search, not of the encoder alone; of a gallery that the attacker
     cannot touch; with chance `alpha` of error per query.
     """
-    radii = [share * sigma for share in SHARES] if radii is None else list(radii)
-    if not radii or min(radii) < 0:
-        raise InputError(f"radii {radii} are no distances; expected numbers >= 0")
+    radii = check_radii([share * sigma for share in SHARES] if radii is None else radii)
     if search not in get_args(Search):
         raise InputError(f"search {search!r} is not known{nearest(search, get_args(Search))}")
     certificate = SmoothedRetrieval(sigma, samples, search=cast(Search, search), seed=seed)
     target = find_target(name, data=data, out=out)
-    workers = Workers(torch.device(device))
+    workers = Workers(device_of(device))
     context = records.context(describe(workers.device))
     if not target.folder.recipe.exists():
         target.folder.begin(target.spec, summarise(target.spec, target.name, context))
+    elif target.folder.read_recipe() != target.spec:
+        raise InputError(f"{target.folder.path} holds another recipe; name another folder with --out")
     arena = Arena.prepare(
         target.model, target.dataset, target.view, workers, limit=QUERIES if queries is None else queries, seed=seed
     )
@@ -63,7 +62,7 @@ def certify_retrieval(
         return found.radius_if_right(batch.labels).cpu().numpy()
 
     settings = {"data": target.dataset.name, "certificate": repr(certificate), **arena.settings()}
-    question = Question("smoothed retrieval", len(arena.rows), settings, prove, chunk=10, is_retrieval=True)
+    question = Question("smoothed retrieval", len(arena.rows), settings, prove, chunk=1, is_retrieval=True)
     record, _ = proved(question, radii, target.folder.path / "certified", seed, context)
     finished = target.folder.finished()
     if record.key not in finished:

@@ -11,6 +11,7 @@ from robustmetric.errors import InputError
 from robustmetric.jobs.ers import PerQuery, Store, batch_weights
 from robustmetric.metrics.robustness import SUB_SCORES, bootstrap, ers_per_query
 from robustmetric.records import Record
+from robustmetric.report.scores import show_radius
 
 OWN = ("weights",)
 """Settings in which two runs may differ: all others say what was asked of them."""
@@ -24,11 +25,18 @@ class Difference:
     name: str
     mode: str
     """Empty where there is no attack."""
+    radius: float | None
     first: float
     second: float
     interval: tuple[float, float]
     """Of second minus first, 95 %."""
     count: int
+
+    @property
+    def title(self) -> str:
+        """The score as a table names it: `ES:R at 8/255 (compat)`."""
+        at = "" if self.radius is None else f" at {show_radius(self.radius)}"
+        return f"{self.name}{at}{' (compat)' if self.mode == 'compat' else ''}"
 
     @property
     def is_clear(self) -> bool:
@@ -60,7 +68,9 @@ def compare(first: Path, second: Path) -> list[Difference]:
 def _evaluated(folder: Path) -> list[Record]:
     """The newest records of each work, without those of training."""
     newest = records.latest(records.read(folder / "results.jsonl"))
-    return [record for record in newest if record.kind in ("clean", "attack", "ers")]
+    found = [record for record in newest if record.kind in ("clean", "attack", "ers")]
+    # A run that was trained further and evaluated again has records of older weights too.
+    return [record for record in found if record.settings.get("weights") == found[-1].settings.get("weights")]
 
 
 def _is_alike(a: Record, b: Record) -> bool:
@@ -88,4 +98,5 @@ def _differences(a: Record, of_a: PerQuery, b: Record, of_b: PerQuery) -> Iterat
     for name in of_a:
         if name in of_b:
             interval = bootstrap(of_b[name] - of_a[name], weights=weights)
-            yield Difference(name, mode, a.scores[name], b.scores[name], interval, a.count)
+            radius = a.settings.get("radius")
+            yield Difference(name, mode, radius, a.scores[name], b.scores[name], interval, a.count)

@@ -1,17 +1,15 @@
 """ERS at the end of ten attacks: their scores per query, kept also across a resume, and the record they make."""
 
 import hashlib
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from robustmetric.attacks.suite import Trial
-from robustmetric.jobs.folder import atomically
+from robustmetric.jobs.folder import load_arrays, save_arrays
 from robustmetric.metrics.robustness import SUB_SCORES, bootstrap, ers, ers_per_query
 from robustmetric.records import Record
 
@@ -35,26 +33,16 @@ class Store:
         self._kept[record.key] = values
         if self.folder is None or not self.writes:
             return
-
-        def write(partial: Path) -> None:
-            with partial.open("wb") as file:
-                np.savez_compressed(
-                    file, allow_pickle=False, **{name: value.float().numpy() for name, value in values.items()}
-                )
-
-        atomically(self._path(self.folder, record), write)
+        save_arrays(self._path(self.folder, record), {name: value.float().numpy() for name, value in values.items()})
 
     def of(self, record: Record) -> PerQuery | None:
         """What was kept of a record; nothing where its file is gone or damaged."""
         if record.key in self._kept or self.folder is None:
             return self._kept.get(record.key)
-        try:
-            path = self._path(self.folder, record)
-            # A file of our own: numpy leaves one that it cannot read open.
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-                values = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-        except (OSError, ValueError, zipfile.BadZipFile):
+        arrays = load_arrays(self._path(self.folder, record))
+        if arrays is None:
             return None
+        values = {name: torch.from_numpy(array) for name, array in arrays.items()}
         whole = set(values) <= set(record.scores) and all(v.shape == (record.count,) for v in values.values())
         return values if whole else None
 

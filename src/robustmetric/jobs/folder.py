@@ -4,10 +4,14 @@ import errno
 import hashlib
 import json
 import os
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save
@@ -100,6 +104,35 @@ def atomically(path: Path, write: Callable[[Path], object]) -> None:
         kept = "; the previous one is intact" if path.is_file() else ""
         advice = "; free some space and go on from there" if full else ""
         raise InputError(f"{path} could not be saved: {reason}{kept}{advice}") from error
+
+
+def save_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write arrays as one .npz, whole or not at all."""
+
+    def write(partial: Path) -> None:
+        with partial.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+
+    atomically(path, write)
+
+
+def load_arrays(path: Path) -> dict[str, npt.NDArray[Any]] | None:
+    """The arrays of a .npz; None where it is gone or damaged."""
+    try:
+        # A file of our own: numpy leaves one that it cannot read open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error):
+        return None
+
+
+def digest(*arrays: npt.NDArray[Any]) -> str:
+    """16 hex digits of a SHA-256 of their shapes and bytes."""
+    found = hashlib.sha256()
+    for array in arrays:
+        found.update(f"{array.shape} {array.dtype}".encode())
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()[:16]
 
 
 def fingerprint(model: nn.Module) -> str:

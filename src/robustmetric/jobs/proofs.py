@@ -1,16 +1,18 @@
 """Radii, chunk by chunk: kept as they come, resumed where they stopped, and the record they make."""
 
 import hashlib
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from robustmetric.jobs.folder import atomically
+from robustmetric.errors import InputError
+from robustmetric.jobs.folder import load_arrays, save_arrays
 from robustmetric.jobs.progress import Bar
 from robustmetric.metrics.robustness import area_under_error, robust_curve, robust_error
 from robustmetric.records import Record
@@ -43,25 +45,44 @@ def proved(
 
     Errors are in percent; one that would be proved at infinity is wrong at no radius.
     """
-    record = Record("certified", question.name, {}, {**question.settings, "radii": list(radii)}, seed=seed)
-    path = folder / f"{hashlib.sha256(record.key.encode()).hexdigest()[:16]}.npz"
+    settings = dict(question.settings)
+    path = folder / f"{hashlib.sha256(json.dumps([question.name, settings, seed]).encode()).hexdigest()[:16]}.npz"
     found, before = _kept(path, question.count)
     began = time.monotonic()
-    written = began
-    done = int(np.isfinite(found).sum() + np.isposinf(found).sum())
+    try:
+        _prove_rest(question, found, lambda: _keep(path, found, before + time.monotonic() - began))
+    finally:  # stopped or not, what was proved is kept
+        _keep(path, found, before + time.monotonic() - began)
+    return Record(
+        kind="certified",
+        name=question.name,
+        scores=_scores(found, radii, question.is_retrieval),
+        settings={**settings, "radii": list(radii)},
+        count=question.count,
+        seconds=before + time.monotonic() - began,
+        seed=seed,
+        context={**context, "curve": curve(found)},
+    ), found
+
+
+def _prove_rest(question: Question, found: Radii, keep: Callable[[], None]) -> None:
+    """Fill in the radii from the first that is NaN on."""
+    missing = np.flatnonzero(np.isnan(found))
+    done = int(missing[0]) if len(missing) else question.count
+    kept = time.monotonic()
     with Bar(question.name, question.count, done) as bar:
         for start in range(done, question.count, question.chunk):
             part = slice(start, min(start + question.chunk, question.count))
-            found[part] = question.prove(part)
+            radii = question.prove(part)
+            if np.isnan(radii).any() or (radii < 0).any():
+                raise InputError(
+                    f"{question.name}: a radius of points {part.start} to {part.stop - 1} is NaN or negative"
+                )
+            found[part] = radii
             bar.advance(part.stop - part.start)
-            last = part.stop == question.count
-            if last or time.monotonic() - written > KEEP_SECONDS:
-                _keep(path, found, before + time.monotonic() - began)
-                written = time.monotonic()
-    taken = before + time.monotonic() - began
-    scores = _scores(found, radii, question.is_retrieval)
-    context = {**context, "curve": curve(found)}
-    return replace(record, scores=scores, count=question.count, seconds=taken, context=context), found
+            if time.monotonic() - kept > KEEP_SECONDS:
+                keep()
+                kept = time.monotonic()
 
 
 def _scores(found: Radii, radii: Sequence[float], is_retrieval: bool) -> dict[str, float]:
@@ -87,18 +108,21 @@ def curve(found: Radii) -> dict[str, list[float]]:
 
 def _kept(path: Path, count: int) -> tuple[Radii, float]:
     """Radii found so far (NaN where there are none yet) and the seconds they took."""
-    empty = np.full(count, np.nan)
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            radii, seconds = arrays["radii"], float(arrays["seconds"])
-    except (OSError, ValueError, KeyError, EOFError):
-        return empty, 0.0
-    return (radii, seconds) if radii.shape == (count,) else (empty, 0.0)
+    arrays = load_arrays(path) or {}
+    if {"radii", "seconds"} <= set(arrays) and arrays["radii"].shape == (count,):
+        return arrays["radii"], float(arrays["seconds"])
+    return np.full(count, np.nan), 0.0
 
 
 def _keep(path: Path, radii: Radii, seconds: float) -> None:
-    def write(partial: Path) -> None:
-        with partial.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, radii=radii, seconds=np.array(seconds))
+    save_arrays(path, {"radii": radii, "seconds": np.array(seconds)})
 
-    atomically(path, write)
+
+def check_radii(radii: Sequence[float | int]) -> list[float]:
+    """Radii to state a result at, in order; refused where one is no distance, or two would have one name."""
+    if not radii or not all(isinstance(radius, int | float) and radius >= 0 for radius in radii):
+        raise InputError(f"radii {list(radii)} are no list of distances, such as [0, 0.1, 0.2]")
+    ordered = sorted({float(radius) for radius in radii})
+    if len({f"{radius:g}" for radius in ordered}) < len(ordered):
+        raise InputError(f"radii {list(radii)} are nearly equal; expected some that differ in six digits")
+    return ordered

@@ -7,7 +7,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import nn
 
 from robustmetric import recipe, records
@@ -23,7 +22,7 @@ from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.clustering import run_any_suite
 from robustmetric.jobs.ers import APART
 from robustmetric.jobs.evaluate import Pictures, title
-from robustmetric.jobs.folder import RunFolder, atomically, summarise
+from robustmetric.jobs.folder import RunFolder, save_arrays, summarise
 from robustmetric.jobs.progress import say
 from robustmetric.jobs.workers import Hardware, Workers, describe
 from robustmetric.models.encoder import Encoder
@@ -205,10 +204,4 @@ def _save_pictures(folder: RunFolder, record: Record, pictures: Pictures | None)
     precision = str(record.settings["precision"]).replace("fp32", "")
     parts = [record.settings["suite"], record.name, f"{record.settings['radius'] * 255:.2f}", precision]
     label = "-".join(str(part) for part in parts if part).replace("/", "_")
-    target = folder.examples / f"{label.replace('+', 'plus')}.npz"
-
-    def write(partial: Path) -> None:
-        with partial.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **pictures)
-
-    atomically(target, write)
+    save_arrays(folder.examples / f"{label.replace('+', 'plus')}.npz", pictures)

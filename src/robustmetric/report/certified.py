@@ -124,6 +124,8 @@ def faults(row: Any) -> list[str]:
 
 def read_certified(folder: Path) -> list[Row]:
     """Every row of a folder of certified results, by id; a file that does not keep to the schema is refused."""
+    if not folder.is_dir():
+        raise InputError(f"{folder} is no folder of results; expected one such as results/tabular")
     rows = []
     for path in sorted(folder.glob("*.json")):
         row = json.loads(path.read_text())
