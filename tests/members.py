@@ -19,6 +19,7 @@ from robustmetric.attacks.candidate import Candidate
 from robustmetric.attacks.embedding_shift import EmbeddingShift
 from robustmetric.catalogue import CATALOGUE
 from robustmetric.defences.destinations import Destination, Gradual, Mined
+from robustmetric.defences.plain import Plain
 from robustmetric.defences.structure import Structure
 from robustmetric.losses.base import MetricLoss
 from robustmetric.losses.mining import Hardest, Miner, Random, SemiHard
@@ -40,6 +41,11 @@ def convnet(dim: int = DIM) -> ConvNet:
 
 def engine(radius: float = 0.1, steps: int = 3, **settings: Any) -> PGD:
     return PGD(Ball(radius), steps=steps, step_size=radius / 2, **settings)
+
+
+def member_losses() -> list[ProxyAnchor]:
+    """One for each member of the ensemble that the contracts train."""
+    return [ProxyAnchor(CLASSES, DIM, seed=seed) for seed in range(2)]
 
 
 ALTERNATIVES = [("a", "a~", "p~"), ("p", "p~", "a"), ("a", "a~", "n~"), ("a", "p", "n"), ("a", "p", "n~")]
@@ -71,12 +77,26 @@ ARGUMENTS: dict[str, list[dict[str, Callable[[], Any]]]] = {
     # In mode compat the balance is that of the batch, so a row's value is not its own.
     "spqa": [{"strictness": lambda: 100.0}],
     "spfoa": [{"strictness": lambda: 100.0}, {"strictness": lambda: 100.0, "items": lambda: 5}],
+    "pair_shift": [{}, {"members": lambda: 2}],
+    "soft_vote": [{}, {"members": lambda: 2}],
+    # A query that is fooled from the start has nothing to climb: with this confidence none is.
+    "neighbour_margin": [{"confidence": lambda: 2.0}, {"confidence": lambda: 2.0, "members": lambda: 2}],
+    "centroid": [{"target": lambda target=t: target} for t in ("derangement", "random", "nearest")]
+    + [{"away": lambda: False}],
     "fixed": [{"value": lambda: -0.1}, {"value": lambda: 2.0}],
     "gradual": [{}, {"power": lambda: 2.0}, {"power": lambda: 0.5}, {"cap": lambda: 2.2}],
     "ics": [{}, *({"triplet": lambda names=names: names} for names in ALTERNATIVES)],
     "hm": [{}, {"structure": Structure}],
     "minmax": [{}, {"clean_anchor": lambda: True}],
     "noise": [{"sigma": lambda: 0.1}],
+    "mixup": [{"in_pairs": lambda: True}],
+    "iat": [{"in_pairs": lambda: True}],
+    # Undivided: which part of a training set a batch is from, only a training set can tell.
+    "eat": [
+        {"losses": member_losses, "divided": lambda: False, "shared": lambda shared=s: shared} for s in (True, False)
+    ],
+    "adp": [{"losses": member_losses}],
+    "naive_ensemble": [{"defences": lambda: [Plain(loss) for loss in member_losses()]}],
     "smoothed": [{"encoder": lambda: Encoder(convnet()), "sigma": lambda: 0.1, "samples": lambda: 4}],
     "smoothing": [{"sigma": lambda: 0.1}],
     "smoothed_retrieval": [{"sigma": lambda: 0.1}],

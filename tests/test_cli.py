@@ -181,7 +181,7 @@ def test_ctrl_c_in_an_evaluation_says_that_nothing_is_lost(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(target, "run_suite", interrupt)
+    monkeypatch.setattr(target, "run_any_suite", interrupt)
     stopped = command("evaluate", trained, "demo", "--queries", 10)
     assert stopped.code == 130
     assert stopped.err.strip() == "interrupted; what was finished is kept, the same command goes on from there"

@@ -17,6 +17,7 @@ import brute_force
 from members import CLASSES, DIM, build, built, constructor, convnet, engine, promised, variants
 from robustmetric import metrics
 from robustmetric.attacks.base import Attack, Engine, Targets, run
+from robustmetric.attacks.joint import move_all
 from robustmetric.catalogue import CATALOGUE, NAMES
 from robustmetric.data.base import Dataset, Split
 from robustmetric.data.digits import Digits
@@ -33,6 +34,7 @@ from robustmetric.metrics.recall import recall_at
 from robustmetric.metrics.verification import equal_error_rate, true_positive_rate
 from robustmetric.models.classifier import mlp
 from robustmetric.models.encoder import Encoder
+from robustmetric.models.ensemble import Ensemble
 from robustmetric.models.mahalanobis import Mahalanobis
 from robustmetric.numerics.distances import nearest
 from robustmetric.optimise import Optimiser
@@ -71,6 +73,7 @@ KINDS = {
     "perturbations",
     "attacks",
     "black_box",
+    "joint",
     "defences",
     "destinations",
     "structures",
@@ -254,6 +257,20 @@ def test_black_box_attack_is_not_climbed_by_gradients_of_its_target(name: str, a
             run(attack, engine(), arena.model, arena.batch, arena.gallery, seeded())
 
 
+@members("joint")
+def test_joint_attack_is_not_climbed_in_batches_and_moves_a_whole_set_within_its_ball(name: str, arena: Arena) -> None:
+    for attack in built("joint", name):
+        assert isinstance(attack, Attack) and attack.role == attack.attack.role
+        with pytest.raises(InputError, match="expected"):
+            run(attack, engine(), arena.model, arena.batch, arena.gallery, seeded())
+        first, again = (move_all(attack, engine(0.1), arena.model, arena.batch, seeded(5)) for _ in range(2))
+        assert torch.equal(first.inputs, again.inputs) and torch.equal(first.embeddings, again.embeddings)
+        assert not torch.equal(first.inputs, arena.batch.inputs)
+        assert (length(first.inputs - arena.batch.inputs, "linf") <= 0.1 + 1e-5).all()
+        assert first.inputs.min() >= 0 and first.inputs.max() <= 1
+        assert all(p.requires_grad and p.grad is None for p in arena.model.parameters())
+
+
 # --- defences -------------------------------------------------------------------------------------------------------
 
 IS_PLAIN_AT_RADIUS_ZERO = {
@@ -268,8 +285,27 @@ IS_PLAIN_AT_RADIUS_ZERO = {
     "hm": True,
     "free_hm": True,
     "ca_tride": True,
+    "mixup": False,
+    "iat": False,
+    "trades": True,
+    "adp": False,
+    "naive_ensemble": False,
+    "eat": False,
 }
 """By defence: whether the paper says that radius 0 is ordinary training."""
+
+
+OF_ENSEMBLES = ("adp", "naive_ensemble", "eat")
+"""The defences that train several members."""
+
+
+def model_of(name: str) -> nn.Module:
+    """What this defence trains, small and in train mode."""
+    if name not in OF_ENSEMBLES:
+        return small_encoder()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Ensemble([Encoder(convnet()), Encoder(convnet())])
 
 
 def plain_loss(parts: dict[str, Any]) -> MetricLoss:
@@ -287,7 +323,7 @@ def still(argument: Any) -> Any:
 @members("defences")
 def test_defence_terms_are_named_finite_numbers(name: str, paired: Batch) -> None:
     for defence in built("defences", name):
-        model = small_encoder()
+        model = model_of(name)
         terms = defence(model, paired, seeded())
         assert terms and all(isinstance(key, str) and key for key in terms)
         assert all(term.shape == () and term.isfinite() for term in terms.values())
@@ -297,7 +333,7 @@ def test_defence_terms_are_named_finite_numbers(name: str, paired: Batch) -> Non
 @members("defences")
 def test_defence_trains_every_parameter_of_model_and_loss(name: str, paired: Batch) -> None:
     for defence in built("defences", name):
-        model = small_encoder()
+        model = model_of(name)
         sum(defence(model, paired, seeded()).values()).backward()
         for part in (model, defence):
             for place, parameter in part.named_parameters():
@@ -307,7 +343,7 @@ def test_defence_trains_every_parameter_of_model_and_loss(name: str, paired: Bat
 @members("defences")
 def test_defence_state_survives_save_and_load(name: str, paired: Batch) -> None:
     for arguments in variants("defences", name):
-        model, defence = small_encoder(), build("defences", name, arguments)
+        model, defence = model_of(name), build("defences", name, arguments)
         defence(model, paired, seeded(1))
         with torch.no_grad():
             for parameter in defence.parameters():
@@ -323,7 +359,7 @@ def test_defence_at_radius_zero_is_plain_where_the_paper_says_so(name: str, pair
         return
     for arguments in variants("defences", name):
         parts = {key: still(make()) for key, make in arguments.items()}
-        model = small_encoder()
+        model = model_of(name)
         terms = build("defences", name, {}, **parts)(model, paired, seeded())
         expected = Plain(plain_loss(parts))(model, paired, seeded())
         torch.testing.assert_close(sum(terms.values()), expected["metric"])
@@ -332,7 +368,7 @@ def test_defence_at_radius_zero_is_plain_where_the_paper_says_so(name: str, pair
 @members("defences")
 def test_defence_figures_for_the_log_are_finite_numbers_without_a_graph(name: str, paired: Batch) -> None:
     for defence in built("defences", name):
-        terms = defence(small_encoder(), paired, seeded())
+        terms = defence(model_of(name), paired, seeded())
         assert not set(defence.measures) & set(terms)
         for figure in defence.measures.values():
             assert figure.shape == () and figure.isfinite() and not figure.requires_grad
@@ -516,6 +552,10 @@ NOT_SCORES = {
     "rank_metrics": "the metrics above, from one ranking",
     "cluster_metrics": "the metrics above, from one k-means",
     "without_positives": "a mask",
+    "recall_by_reading": "recall_at by every reading of an ensemble",
+    "voted_recall": "recall_at after a vote",
+    "clusters_by_reading": "the metrics above by every reading of an ensemble",
+    "agreement": "the metrics above, of one clustering",
     "linear_probe": "a classifier: the order decides which half of a class it is fitted on",
     "roc": "a curve",
     "ers": "a mean of attack scores: embeddings play no part",

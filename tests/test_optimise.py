@@ -77,3 +77,49 @@ def test_sgd_has_momentum() -> None:
 def test_a_rate_that_does_not_train_is_refused(rate: float) -> None:
     with pytest.raises(InputError, match="does not train"):
         adam(rate=rate)
+
+
+class Headed(nn.Module):
+    """A trunk and a head of one weight each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk, self.head = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+
+
+def test_a_warm_up_moves_heads_and_proxies_alone_and_leaves_no_trace_in_the_rest() -> None:
+    model, proxies = Headed(), nn.Linear(1, 1, bias=False)
+    settings = adamw(rate=0.1, warmup=1.0, weight_decay=0.5, loss_rate_factor=100.0)
+    built = settings.build(model, proxies)
+    assert [group["lr"] for group in built.param_groups] == [0.1, 0.1, 10.0]
+    start = [float(part.weight.detach()) for part in (model.trunk, model.head, proxies)]
+    for progress in (0.0, 0.5, 1.0):
+        for part in (model.trunk, model.head, proxies):
+            part.weight.grad = torch.ones(1, 1)
+        settings.hold_back(built, progress)
+        assert (model.trunk.weight.grad is None) == (progress < 1)
+        built.step()
+        if progress < 1:
+            # Neither the rate, nor the decay of weights, nor the averages of gradients have touched it.
+            assert float(model.trunk.weight.detach()) == start[0] and model.trunk.weight not in built.state
+    assert built.state[model.trunk.weight]["step"] == 1 and built.state[model.head.weight]["step"] == 3
+    # The first step of AdamW: decay by 0.1 * 0.5, then the whole rate against the gradient.
+    assert float(model.trunk.weight.detach()) == pytest.approx(start[0] * 0.95 - 0.1, abs=1e-5)
+    assert float(model.head.weight.detach()) != start[1] and float(proxies.weight.detach()) != start[2]
+
+
+def test_without_a_warm_up_nothing_waits() -> None:
+    model, settings = Headed(), adamw(rate=0.1)
+    built = settings.build(model, nn.Identity())
+    model.trunk.weight.grad = torch.ones(1, 1)
+    settings.hold_back(built, 0.0)
+    assert len(built.param_groups) == 1 and model.trunk.weight.grad is not None
+
+
+def test_a_head_may_have_another_name_and_must_exist() -> None:
+    groups = adam(rate=0.1, warmup=2.0, head="trunk").build(Headed(), nn.Identity()).param_groups
+    assert ["waits" in group for group in groups] == [False, True]
+    with pytest.raises(InputError, match="no parameter of the model belongs to a 'tail'"):
+        adam(rate=0.1, warmup=2.0, head="tail").build(Headed(), nn.Identity())
+    with pytest.raises(InputError, match="no number of epochs"):
+        adam(rate=0.1, warmup=-1.0)

@@ -14,7 +14,7 @@ from robustmetric.data.transforms import Identity
 from robustmetric.errors import InputError, nearest
 from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.assemble import load_suite
-from robustmetric.jobs.evaluate import run_suite
+from robustmetric.jobs.clustering import run_any_suite
 from robustmetric.jobs.target import unit
 from robustmetric.jobs.workers import Workers, describe, full_precision
 from robustmetric.numerics.randomness import generator
@@ -46,7 +46,7 @@ def evaluate(
         limit=queries, seed=seed, batch_size=batch_size, fast=fast,
     )  # fmt: skip
     context = records.context(describe(device))
-    return [record for record, _ in run_suite(arena, load_suite(suite, radius), seed, context)]
+    return [record for record, _ in run_any_suite(arena, load_suite(suite, radius), seed, context)]
 
 
 @full_precision()

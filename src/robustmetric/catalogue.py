@@ -69,6 +69,14 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "order": "robustmetric.attacks.order.Order",
         "spqa": "robustmetric.attacks.semantics.SemanticsPreservingQuery",
         "spfoa": "robustmetric.attacks.semantics.SemanticsPreservingOrder",
+        "pair_shift": "robustmetric.attacks.vote.PairShift",
+        "soft_vote": "robustmetric.attacks.vote.SoftVote",
+        "neighbour_margin": "robustmetric.attacks.vote.NeighbourMargin",
+        "centroid": "robustmetric.attacks.centroid.Centroid",
+        "pair_similarity": "robustmetric.attacks.centroid.PairSimilarity",
+    },
+    "joint": {
+        "whole_set": "robustmetric.attacks.joint.WholeSet",
     },
     "black_box": {
         "rank_only": "robustmetric.attacks.rank_only.RankOnly",
@@ -86,6 +94,12 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "hm": "robustmetric.defences.hardness.HardnessManipulation",
         "free_hm": "robustmetric.defences.free.FreeHardness",
         "ca_tride": "robustmetric.defences.ca_tride.CollapseAwareTriplet",
+        "mixup": "robustmetric.defences.mixup.MixUp",
+        "iat": "robustmetric.defences.iat.InterpolatedAdversarial",
+        "trades": "robustmetric.defences.trades.Trades",
+        "adp": "robustmetric.defences.adp.DiversityPromoting",
+        "naive_ensemble": "robustmetric.defences.naive_ensemble.NaiveEnsemble",
+        "eat": "robustmetric.defences.eat.EnsembleAdversarial",
     },
     "destinations": {
         "mined": "robustmetric.defences.destinations.Mined",

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -62,25 +62,56 @@ class Optimiser:
     clip: float | None = None
     """Clip each gradient entry to [-clip, clip]."""
     schedule: Schedule = Constant()
+    warmup: float = 0.0
+    """For so many epochs only the model's heads and the parameters of a defence move (Kim et al. 2020)."""
+    head: str = "head"
+    """What a head is called in the names of the model's parameters: `trunk.head.weight`."""
 
     def __post_init__(self) -> None:
         if self.rate <= 0:
             raise InputError(f"learning rate {self.rate} does not train; expected a number > 0, such as 1e-3")
+        if not 0 <= self.warmup < math.inf:
+            raise InputError(f"warmup {self.warmup} is no number of epochs; expected a number >= 0, such as 1")
 
     def build(self, model: nn.Module, defence: nn.Module) -> torch.optim.Optimizer:
         """The torch optimiser over model and defence parameters; each group remembers its base rate."""
-        groups = [
-            {"params": list(parameters), "lr": rate, "base_rate": rate}
-            for parameters, rate in (
-                (_trainable(model), self.rate),
-                (_trainable(defence), self.rate * self.loss_rate_factor),
-            )
-        ]
-        groups = [group for group in groups if group["params"]]
+        parts = [self._group(list(_trainable(model)), self.rate)]
+        if self.warmup:
+            heads, others = self._heads_and_others(model)
+            parts = [self._group(heads, self.rate), self._group(others, self.rate, waits=True)]
+        parts.append(self._group(list(_trainable(defence)), self.rate * self.loss_rate_factor))
+        groups = [group for group in parts if group["params"]]
         if self.method == "sgd":
             return torch.optim.SGD(groups, momentum=self.momentum, weight_decay=self.weight_decay)
         kind = torch.optim.Adam if self.method == "adam" else torch.optim.AdamW
         return kind(groups, weight_decay=self.weight_decay)
+
+    def hold_back(self, optimizer: torch.optim.Optimizer, progress: float) -> None:
+        """Between backward pass and step: take the gradients from what waits for the end of the warm-up.
+
+        Without a gradient an optimiser leaves a parameter and its averages alone; a rate of 0 would spoil the latter.
+        """
+        if progress < self.warmup:
+            for group in optimizer.param_groups:
+                if group.get("waits"):
+                    for parameter in group["params"]:
+                        parameter.grad = None
+
+    def _heads_and_others(self, model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+        named = [
+            (name.split("."), parameter) for name, parameter in model.named_parameters() if parameter.requires_grad
+        ]
+        heads = [parameter for name, parameter in named if self.head in name]
+        if not heads:
+            raise InputError(
+                f"no parameter of the model belongs to a {self.head!r}; set head: to what its head is called"
+            )
+        return heads, [parameter for name, parameter in named if self.head not in name]
+
+    @staticmethod
+    def _group(parameters: list[nn.Parameter], rate: float, waits: bool = False) -> dict[str, Any]:
+        group = {"params": parameters, "lr": rate, "base_rate": rate}
+        return {**group, "waits": True} if waits else group
 
 
 adam = partial(Optimiser, "adam")

@@ -8,8 +8,10 @@ from small import LINE, figures, pgd
 
 from robustmetric.defences.base import Defence
 from robustmetric.defences.est import EmbeddingShiftedTriplet
+from robustmetric.defences.iat import InterpolatedAdversarial
 from robustmetric.defences.madry import Madry
 from robustmetric.defences.plain import Plain
+from robustmetric.defences.trades import Trades
 from robustmetric.errors import InputError
 from robustmetric.losses.triplet import Triplet
 from robustmetric.types import Triplets
@@ -20,7 +22,7 @@ def build(kind: type[Defence], **parts: object) -> None:
     inspect.unwrap(kind.__init__)(kind.__new__(kind), **parts)
 
 
-@pytest.mark.parametrize("kind", [Plain, Madry, EmbeddingShiftedTriplet])
+@pytest.mark.parametrize("kind", [Plain, Madry, EmbeddingShiftedTriplet, Trades, InterpolatedAdversarial])
 def test_a_loss_that_is_none_is_refused(kind: type[Defence]) -> None:
     attack = {} if kind is Plain else {"attack": pgd(0.1)}
     with pytest.raises(InputError, match=r"loss 'triplet' is a word; write \{name: triplet\}"):
@@ -30,7 +32,7 @@ def test_a_loss_that_is_none_is_refused(kind: type[Defence]) -> None:
     build(kind, loss=Triplet(), **attack)
 
 
-@pytest.mark.parametrize("kind", [Madry, EmbeddingShiftedTriplet])
+@pytest.mark.parametrize("kind", [Madry, EmbeddingShiftedTriplet, Trades, InterpolatedAdversarial])
 def test_an_attack_that_does_not_climb_is_refused(kind: type[Defence]) -> None:
     with pytest.raises(InputError, match=r"attack 'pgd' is a word; write \{name: pgd\}"):
         build(kind, loss=Triplet(), attack="pgd")

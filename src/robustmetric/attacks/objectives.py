@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from robustmetric.losses.proxy_anchor import cosines, proxy_anchor
 from robustmetric.numerics.distances import paired
 from robustmetric.types import Embeddings
 
@@ -20,6 +21,15 @@ def nudged(origin: Embeddings, generator: torch.Generator | None) -> Embeddings:
     """`origin` moved by 1e-5 in a random direction: from a clean start d(z, origin) has no gradient, to this it has."""
     direction = torch.empty_like(origin).normal_(generator=generator)
     return origin + 1e-5 * direction / direction.norm(dim=1, keepdim=True)
+
+
+def clean_proxies(z: Embeddings, clean: Embeddings, own: Bool[Tensor, "batch batch"]) -> Float[Tensor, " batch"]:
+    """Proxy-Anchor (Kim et al. 2020) with the batch's clean embeddings for proxies; all rows climb this one number.
+
+    `own[i, j]`: whether the clean embedding j stands for the class of row i. The others repel, so that there is a
+    gradient from a clean start too.
+    """
+    return proxy_anchor(cosines(z, clean), own).expand(len(z))
 
 
 def approach(z: Embeddings, target: Embeddings) -> Float[Tensor, " batch"]:

@@ -1,15 +1,17 @@
 """A defence turns a batch into named loss terms, whose sum is minimised."""
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
 
-from robustmetric.errors import InputError
+from robustmetric.errors import InputError, nearest
 from robustmetric.losses.triplet import hardness
 from robustmetric.perturb.pgd import View, frozen
-from robustmetric.types import Batch, Embed, Embeddings, Triplets
+from robustmetric.types import Batch, Embed, Embeddings, Labels, Triplets
 
 
 class Defence(nn.Module, ABC):
@@ -40,6 +42,10 @@ class Defence(nn.Module, ABC):
         """The model to attack, as `view` says."""
         return frozen(model, self.view)
 
+    def prepare(self, labels: Labels) -> None:
+        """See the labels of the whole training set; the training job calls this once, before the first step."""
+        return
+
     @abstractmethod
     def forward(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """Named terms of this batch; `generator` holds all of the step's randomness, so that a step can be repeated."""
@@ -51,3 +57,29 @@ def require(part: object, kind: type, role: str) -> None:
         raise InputError(f"{role} {part!r} is a word; write {{name: {part}}}")
     if not isinstance(part, kind):
         raise InputError(f"{role}: {type(part).__name__} is not of the kind {kind.__name__}")
+
+
+def require_word(word: str, known: Sequence[str], role: str) -> None:
+    """Refuse a word that names no variant."""
+    if word not in known:
+        raise InputError(f"{role} {word!r} is not known{nearest(str(word), known)}")
+
+
+def require_share(value: float, role: str) -> None:
+    """Refuse what is no share of the loss."""
+    if not 0 <= value <= 1:
+        raise InputError(f"{role} {value} is not a share of the loss; expected 0 to 1, such as 0.5")
+
+
+def require_weight(value: float, role: str) -> None:
+    """Refuse what is no weight of a term."""
+    if not 0 <= value < math.inf:
+        raise InputError(f"{role} {value} is no weight of a term; expected a finite number >= 0, such as 1")
+
+
+def require_each(parts: Sequence[object], kind: type, role: str) -> None:
+    """Refuse an ensemble's parts, one per member, unless there is at least one and all are of this kind."""
+    if isinstance(parts, str) or not isinstance(parts, Sequence) or not parts:
+        raise InputError(f"{role} {parts!r} are not one per member; expected a list, [{{name: ...}}, ...]")
+    for place, part in enumerate(parts):
+        require(part, kind, f"{role}[{place}]")

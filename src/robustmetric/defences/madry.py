@@ -1,32 +1,47 @@
 """Adversarial training, AT (Madry et al., ICLR 2018), on any metric loss: train on inputs that raise the loss most."""
 
+from typing import Literal, get_args
+
 import torch
 from torch import Tensor, nn
 
 from robustmetric.attacks.base import Engine
-from robustmetric.defences.base import Defence, require
-from robustmetric.errors import InputError
+from robustmetric.defences.adversary import Adversary, Objective
+from robustmetric.defences.base import Defence, require, require_share, require_word
 from robustmetric.losses.base import MetricLoss
+from robustmetric.numerics.distances import paired
 from robustmetric.perturb.pgd import frozen
 from robustmetric.types import Batch
+
+Goal = Literal["label", "embedding"]
+"""What an adversarial input shall be: of its class, or where its clean input is."""
 
 
 class Madry(Defence):
     """min over the model, max over the perturbation, of one metric loss.
 
     A loss that mines does so once, on clean embeddings, so that climb and descent see the same triplets.
-    `clean_share` mixes in the loss on clean inputs: 0 is pure adversarial training, 0.5 the 1:1 mixture.
+    `clean_share` mixes in the loss on clean inputs: 0 is pure adversarial training, 0.5 the 1:1 mixture. `objective`
+    names another climb than that of the loss. `goal="embedding"` puts the clean embedding in the label's place,
+    |F(x~) - F(x)|^2 with F(x) held fixed: with a `clean_share` of 0 a constant embedding is its minimum.
     """
 
-    def __init__(self, loss: MetricLoss, attack: Engine, clean_share: float = 0.0) -> None:
+    def __init__(
+        self,
+        loss: MetricLoss,
+        attack: Engine,
+        clean_share: float = 0.0,
+        objective: Objective = "label",
+        goal: Goal = "label",
+    ) -> None:
         super().__init__()
         require(loss, MetricLoss, "loss")
         require(attack, Engine, "attack")
-        if not 0 <= clean_share <= 1:
-            raise InputError(f"clean_share {clean_share} is not a share of the loss; expected 0 to 1, such as 0.5")
+        require_share(clean_share, "clean_share")
+        require_word(goal, get_args(Goal), "goal")
         self.loss = loss
-        self.attack = attack
-        self.clean_share = clean_share
+        self.adversary = Adversary(attack, objective)
+        self.clean_share, self.goal = clean_share, goal
 
     def forward(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         labels = batch.labels
@@ -34,13 +49,15 @@ class Madry(Defence):
             with torch.no_grad():
                 clean = embed(batch.inputs)
             triplets = self.loss.mine(clean, labels, generator)
-            # The loss couples the rows of a batch, so every row climbs the same number.
-            adversarial = self.attack(
-                lambda x: self.loss(embed(x), labels, triplets).expand(len(x)), batch.inputs, generator
-            )
+            origin = self.adversary.origin(clean, generator)
+            adversarial = self.adversary(embed, batch, origin, [self.loss], [triplets], generator)
         z = model(adversarial)
         self.note_triplets(triplets, clean, z)
-        terms = {"adversarial": (1 - self.clean_share) * self.loss(z, labels, triplets)}
+        if self.goal == "label" and not self.clean_share:
+            return {"adversarial": self.loss(z, labels, triplets)}
+        still = model(batch.inputs)
+        raised = self.loss(z, labels, triplets) if self.goal == "label" else paired(z, still.detach()).square().mean()
+        terms = {"adversarial": (1 - self.clean_share) * raised}
         if self.clean_share:
-            terms["clean"] = self.clean_share * self.loss(model(batch.inputs), labels, triplets)
+            terms["clean"] = self.clean_share * self.loss(still, labels, triplets)
         return terms

@@ -19,8 +19,9 @@ from robustmetric.data.transforms import CentreCrop, Identity
 from robustmetric.errors import InputError, nearest
 from robustmetric.jobs import assemble
 from robustmetric.jobs.arena import Arena
+from robustmetric.jobs.clustering import run_any_suite
 from robustmetric.jobs.ers import APART
-from robustmetric.jobs.evaluate import Pictures, run_suite, title
+from robustmetric.jobs.evaluate import Pictures, title
 from robustmetric.jobs.folder import RunFolder, save_arrays, summarise
 from robustmetric.jobs.progress import say
 from robustmetric.jobs.workers import Hardware, Workers, describe
@@ -75,7 +76,7 @@ def evaluate(
     )  # fmt: skip
     settings = {"data": target.dataset.name}
     kept = target.folder.path / "queries"
-    for record, pictures in run_suite(arena, chosen, seed, context, settings, finished, kept):
+    for record, pictures in run_any_suite(arena, chosen, seed, context, settings, finished, kept):
         if lead:
             records.append(target.folder.results, record)
             _save_pictures(target.folder, record, pictures)

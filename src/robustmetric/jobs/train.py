@@ -90,6 +90,7 @@ def fit(
     if fabric.device.type == "cuda":
         channels_last(plan.model)
     plan.defence.view = plan.attack_view
+    plan.defence.prepare(dataset.train.labels)
     optimiser = plan.optimiser.build(plan.model, plan.defence)
     with quiet():
         module, optimizer = fabric.setup(Step(plan.model, plan.defence), optimiser)
@@ -162,6 +163,7 @@ def _epoch(
             loss = torch.stack(list(named.values())).sum()
             optimizer.zero_grad(set_to_none=True)
             fabric.backward(loss)
+            plan.optimiser.hold_back(optimizer, passed)
             if plan.optimiser.clip is not None:
                 fabric.clip_gradients(module, optimizer, clip_val=plan.optimiser.clip)
             optimizer.step()

@@ -37,19 +37,26 @@ class ProxyAnchor(MetricLoss):
         lowest, highest = torch.stack(labels.aminmax()).tolist()
         if lowest < 0 or highest >= classes:
             raise InputError(f"labels {lowest} to {highest} do not fit {classes} proxies; expected 0 to {classes - 1}")
-        cosine = self._cosine(embeddings)
         own = labels[:, None] == torch.arange(classes, device=labels.device)
-        pull = log_one_plus_sum(-self.scale * (cosine - self.margin), own)
-        push = log_one_plus_sum(self.scale * (cosine + self.margin), ~own)
-        # A class absent from the batch has an empty sum, so its pull is log 1 = 0.
-        return pull.sum() / own.any(dim=0).sum() + push.sum() / classes
+        return proxy_anchor(cosines(embeddings, self.proxies), own, self.margin, self.scale)
 
-    def _cosine(self, embeddings: Embeddings) -> Float[Tensor, "batch classes"]:
-        """In fp32 or better also under autocast: times 32 in an exponent, bf16's rounding would be a factor."""
-        precise = torch.promote_types(embeddings.dtype, torch.float32)
-        with torch.autocast(embeddings.device.type, enabled=False):
-            samples = functional.normalize(embeddings.to(precise), dim=1)
-            return samples @ functional.normalize(self.proxies.to(precise), dim=1).T
+
+def proxy_anchor(
+    cosine: Float[Tensor, "batch proxies"], own: Bool[Tensor, "batch proxies"], margin: float = 0.1, scale: float = 32.0
+) -> Float[Tensor, ""]:
+    """The loss of samples with these cosines to proxies, whatever the proxies are; `own` marks those of a sample."""
+    pull = log_one_plus_sum(-scale * (cosine - margin), own)
+    push = log_one_plus_sum(scale * (cosine + margin), ~own)
+    # A proxy without samples in the batch has an empty sum, so its pull is log 1 = 0.
+    return pull.sum() / own.any(dim=0).sum() + push.sum() / own.shape[1]
+
+
+def cosines(embeddings: Embeddings, proxies: Float[Tensor, "proxies dim"]) -> Float[Tensor, "batch proxies"]:
+    """In fp32 or better also under autocast: times 32 in an exponent, bf16's rounding would be a factor."""
+    precise = torch.promote_types(embeddings.dtype, torch.float32)
+    with torch.autocast(embeddings.device.type, enabled=False):
+        samples = functional.normalize(embeddings.to(precise), dim=1)
+        return samples @ functional.normalize(proxies.to(precise), dim=1).T
 
 
 def log_one_plus_sum(

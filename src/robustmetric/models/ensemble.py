@@ -1,7 +1,7 @@
 """Ensemble: several encoders as one, their embeddings side by side."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Literal, get_args
 
@@ -63,18 +63,42 @@ class Ensemble(nn.Module):
 
     def split(self, embeddings: Embeddings) -> tuple[Float[Tensor, "batch member"], ...]:
         """Each member's own embeddings."""
-        return (embeddings * math.sqrt(len(self.members))).chunk(len(self.members), dim=1)
+        return split(embeddings, len(self.members))
+
+    def each(self, inputs: Mapping[int, Tensor]) -> list[Tensor]:
+        """The own embeddings of some members, by number, each of inputs of its own."""
+        members = [self.members[i] for i in inputs]
+        if self._way == "streams" and len(members) > 1 and all(map(_may_fork, inputs.values())):
+            return _run_on_streams(members, list(inputs.values()))
+        return [member(x) for member, x in zip(members, inputs.values(), strict=True)]
+
+    @property
+    def _way(self) -> Run:
+        return ("streams" if self._is_deep else "loop") if self.run == "auto" else self.run
 
     def _embeddings(self, inputs: Tensor) -> list[Tensor] | tuple[Tensor, ...]:
         members = list(self.members)
-        way = ("streams" if self._is_deep else "loop") if self.run == "auto" else self.run
-        if way == "stacked" and not is_channels_last(members[0]):
+        if self._way == "stacked" and not is_channels_last(members[0]):
             if reason := obstacle(members):
                 raise InputError(f"an ensemble cannot be run 'stacked': {reason}; expected run: 'auto' or 'loop'")
             return run_stacked(members, inputs)
-        if way == "streams" and len(members) > 1 and _may_fork(inputs):
-            return _run_on_streams(members, inputs)
-        return [member(inputs) for member in members]
+        return self.each(dict.fromkeys(range(len(members)), inputs))
+
+
+def split(embeddings: Embeddings, members: int) -> tuple[Float[Tensor, "batch member"], ...]:
+    """Each member's own embeddings, of an ensemble of so many."""
+    return (embeddings * math.sqrt(members)).chunk(members, dim=1)
+
+
+def members_of(model: nn.Module, count: int) -> Ensemble:
+    """The model as an ensemble of so many members; another one is refused."""
+    if not isinstance(model, Ensemble):
+        raise InputError(
+            f"{type(model).__name__} is no ensemble of {count}; write model: {{name: ensemble, members: ...}}"
+        )
+    if len(model.members) != count:
+        raise InputError(f"an ensemble of {len(model.members)} has {count} losses or defences; expected one per member")
+    return model
 
 
 def _may_fork(inputs: Tensor) -> bool:
@@ -82,17 +106,18 @@ def _may_fork(inputs: Tensor) -> bool:
     return inputs.is_cuda and not torch.compiler.is_compiling() and not torch.cuda.is_current_stream_capturing()
 
 
-def _run_on_streams(members: Sequence[nn.Module], inputs: Tensor) -> list[Tensor]:
+def _run_on_streams(members: Sequence[nn.Module], inputs: Sequence[Tensor]) -> list[Tensor]:
     """Each member's output, safe to use on the current stream. Autograd runs a backward on its forward's stream."""
-    current = torch.cuda.current_stream(inputs.device)
-    streams = _streams(inputs.device, len(members))
+    device = inputs[0].device
+    current = torch.cuda.current_stream(device)
+    streams = _streams(device, len(members))
     outputs = []
-    for member, stream in zip(members, streams, strict=True):
+    for member, x, stream in zip(members, inputs, streams, strict=True):
         stream.wait_stream(current)
         # Until this stream is done with the inputs, and later the current one with the output, the memory stays theirs.
-        inputs.record_stream(stream)
+        x.record_stream(stream)
         with torch.cuda.stream(stream):
-            outputs.append(member(inputs))
+            outputs.append(member(x))
     for output, stream in zip(outputs, streams, strict=True):
         current.wait_stream(stream)
         output.record_stream(current)

@@ -46,7 +46,7 @@ def kmeans(
 @torch.no_grad()
 def inertia(x: Float[Tensor, "n dim"], labels: Int[Tensor, " n"]) -> float:
     """The sum of squared distances of the points to the mean of their cluster: what k-means makes small."""
-    means, _ = _means(x, labels, int(labels.max()) + 1)
+    means, _ = cluster_means(x, labels, int(labels.max()) + 1)
     return float(paired(x, means[labels]).double().square().sum())
 
 
@@ -77,7 +77,7 @@ def _lloyd(x: Tensor, centres: Float[Tensor, "clusters dim"], iterations: int) -
     """Assign to the nearest centre, move centres to the means, until nothing changes or `iterations` moves are made."""
     distances, labels = (part[:, 0] for part in nearest(x, centres, k=1))
     for _ in range(iterations):
-        means, counts = _means(x, labels, len(centres))
+        means, counts = cluster_means(x, labels, len(centres))
         # The i-th empty cluster restarts at the i-th farthest point.
         empty = counts == 0
         farthest = distances.argsort(descending=True, stable=True)[: len(centres)]
@@ -89,7 +89,9 @@ def _lloyd(x: Tensor, centres: Float[Tensor, "clusters dim"], iterations: int) -
     return labels
 
 
-def _means(x: Tensor, labels: Tensor, clusters: int) -> tuple[Float[Tensor, "clusters dim"], Int[Tensor, " clusters"]]:
+def cluster_means(
+    x: Tensor, labels: Tensor, clusters: int
+) -> tuple[Float[Tensor, "clusters dim"], Int[Tensor, " clusters"]]:
     """Mean and size of each cluster; the mean of an empty one is 0."""
     counts = torch.bincount(labels, minlength=clusters)
     sums = torch.zeros(clusters, x.shape[1], dtype=torch.float64, device=x.device).index_add_(0, labels, x.double())

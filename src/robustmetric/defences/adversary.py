@@ -1,0 +1,69 @@
+"""What the adversary inside a defence climbs: the shift, the clean embeddings as proxies, or the training loss."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from robustmetric.attacks.base import Engine
+from robustmetric.attacks.objectives import clean_proxies, nudged, shift
+from robustmetric.defences.base import require_word
+from robustmetric.losses.base import MetricLoss
+from robustmetric.models.ensemble import split
+from robustmetric.types import Batch, Embed, Embeddings, Inputs, Triplets
+
+Objective = Literal["shift", "clean_proxy", "clean_class", "label"]
+"""What is climbed; see `Adversary`."""
+
+
+@dataclass(frozen=True)
+class Adversary:
+    """Inputs that raise an objective, summed over the members of an ensemble; a model alone is an ensemble of one.
+
+    "shift": the distance from the clean embedding. "clean_proxy": Proxy-Anchor with the clean embeddings for proxies,
+    each image's own its only positive; "clean_class": positive are all of its class. "label": the training loss.
+    """
+
+    attack: Engine
+    objective: Objective = "shift"
+
+    def __post_init__(self) -> None:
+        require_word(self.objective, get_args(Objective), "objective")
+
+    def origin(self, clean: Embeddings, generator: torch.Generator | None) -> Embeddings:
+        """What the embeddings are driven from; nudged where a clean start would have no gradient."""
+        return nudged(clean, generator) if self.objective == "shift" else clean
+
+    def __call__(
+        self,
+        embed: Embed,
+        batch: Batch,
+        origin: Embeddings,
+        losses: Sequence[MetricLoss],
+        triplets: Sequence[Triplets | None],
+        generator: torch.Generator | None = None,
+    ) -> Inputs:
+        """The perturbed inputs; `losses` and `triplets`, one per member, matter to the training loss alone."""
+        if self.objective == "shift":
+            # An ensemble's squared distance is the mean of its members', so this climbs the sum of theirs.
+            return self.attack(lambda x: shift(embed(x), origin), batch.inputs, generator)
+        alike = batch.labels[:, None] == batch.labels
+        own = alike if self.objective == "clean_class" else torch.eye(len(batch), device=alike.device).bool()
+        origins = split(origin, len(losses))
+
+        def value(x: Inputs) -> Float[Tensor, " batch"]:
+            members = split(embed(x), len(losses))
+            if self.objective != "label":
+                heights = [clean_proxies(z, clean, own) for z, clean in zip(members, origins, strict=True)]
+            else:
+                # The loss couples the rows of a batch, so every row climbs the same number.
+                heights = [
+                    loss(z, batch.labels, chosen).expand(len(z))
+                    for loss, z, chosen in zip(losses, members, triplets, strict=True)
+                ]
+            return torch.stack(heights).sum(dim=0)
+
+        return self.attack(value, batch.inputs, generator)

@@ -1,0 +1,137 @@
+"""Ensemble adversarial training, EAT ("Towards adversarially robust deep metric learning", arXiv 2501.01025)."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from robustmetric.attacks.base import Engine
+from robustmetric.defences.adversary import Adversary, Objective
+from robustmetric.defences.base import Defence, require, require_each, require_share
+from robustmetric.errors import InputError
+from robustmetric.losses.base import MetricLoss
+from robustmetric.losses.triplet import Triplet
+from robustmetric.models.ensemble import members_of, split
+from robustmetric.perturb.pgd import frozen
+from robustmetric.types import Batch, Embed, Labels, Triplets
+
+
+class EnsembleAdversarial(Defence):
+    """Each member trains on adversaries of all: sum_i clean_share L_i(F_i(x)) + (1 - clean_share) L_i(F_i(x~)).
+
+    `divided`: the training set is cut into N parts, and member i never trains on part i, though it is attacked on it.
+    `shared`: the adversaries of a batch are made once, for all members; else each member has those of its own part of
+    the batch made for itself, as the algorithm is written: N - 1 times the climbs, and where rows climb alone the same
+    result. A class with fewer images than members is refused unless `small_classes`: a member may then miss it whole.
+    """
+
+    parts: Tensor
+
+    def __init__(
+        self,
+        losses: Sequence[MetricLoss],
+        attack: Engine,
+        clean_share: float = 0.5,
+        divided: bool = True,
+        objective: Objective = "shift",
+        shared: bool = True,
+        small_classes: bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        require_each(losses, MetricLoss, "losses")
+        require(attack, Engine, "attack")
+        require_share(clean_share, "clean_share")
+        if divided and len(losses) == 1:
+            raise InputError(
+                "losses for 1 member, which would be kept from all images; expected 2 or more, or divided: false"
+            )
+        if divided and any(isinstance(loss, Triplet) for loss in losses):
+            raise InputError("a triplet loss mines in pairs, which parts would break up; expected proxy_anchor losses")
+        self.losses = nn.ModuleList(losses)
+        self.adversary = Adversary(attack, objective)
+        self.clean_share, self.divided, self.shared = clean_share, divided, shared
+        self.small_classes, self.seed = small_classes, seed
+        # Follows from labels and seed, so a saved state need not hold it.
+        self.register_buffer("parts", torch.empty(0, dtype=torch.long), persistent=False)
+
+    def prepare(self, labels: Labels) -> None:
+        """Cut the training set into parts."""
+        if self.divided:
+            cut = divide(labels, len(self.losses), self.seed, self.small_classes)
+            self.parts = cut.to(self.parts.device)
+
+    def forward(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        ensemble = members_of(model, len(self.losses))
+        rows = self._rows(batch)
+        with self.attacked(model) as embed, frozen(self.losses):
+            adversaries, triplets = self._attack(embed, batch, rows, generator)
+
+        def total(inputs: dict[int, Tensor]) -> Tensor:
+            values = [
+                self.losses[i](z, batch.labels[rows[i]], triplets[i], generator)
+                for i, z in zip(rows, ensemble.each(inputs), strict=True)
+            ]
+            return torch.stack(values).sum()
+
+        terms = {"adversarial": (1 - self.clean_share) * total(adversaries)}
+        if self.clean_share:
+            terms["clean"] = self.clean_share * total({i: batch.inputs[row] for i, row in rows.items()})
+        return terms
+
+    def _rows(self, batch: Batch) -> dict[int, Tensor]:
+        """By member, the rows it trains on; a member that may train on none is left out."""
+        everything = torch.arange(len(batch), device=batch.labels.device)
+        if not self.divided:
+            return dict.fromkeys(range(len(self.losses)), everything)
+        if not len(self.parts):
+            raise InputError("the training set has not been cut into parts; call prepare(labels) before the first step")
+        parts = self.parts[batch.index]
+        rows = {i: everything[parts != i] for i in range(len(self.losses))}
+        return {i: row for i, row in rows.items() if len(row)}
+
+    def _attack(
+        self, embed: Embed, batch: Batch, rows: dict[int, Tensor], generator: torch.Generator | None
+    ) -> tuple[dict[int, Tensor], dict[int, Triplets | None]]:
+        """By member, the perturbed images it trains on, and the triplets where the climb was in the same images."""
+        losses = [loss for loss in self.losses if isinstance(loss, MetricLoss)]
+        with torch.no_grad():
+            clean = embed(batch.inputs)
+        climbed = [torch.arange(len(batch), device=clean.device)] if self.shared else list(rows.values())
+        mined = [
+            [
+                loss.mine(z, batch.labels[row], generator)
+                for loss, z in zip(losses, split(clean[row], len(losses)), strict=True)
+            ]
+            for row in climbed
+        ]
+        origin = self.adversary.origin(clean, generator)
+        moved = [
+            self.adversary(embed, select(batch, row), origin[row], losses, triplets, generator)
+            for row, triplets in zip(climbed, mined, strict=True)
+        ]
+        if self.shared:
+            return {i: moved[0][row] for i, row in rows.items()}, {
+                i: None if self.divided else mined[0][i] for i in rows
+            }
+        return dict(zip(rows, moved, strict=True)), {i: own[i] for i, own in zip(rows, mined, strict=True)}
+
+
+def select(batch: Batch, rows: Int[Tensor, " rows"]) -> Batch:
+    """These rows of a batch."""
+    return Batch(batch.inputs[rows], batch.labels[rows], batch.index[rows])
+
+
+def divide(labels: Labels, parts: int, seed: int, small_classes: bool = False) -> Labels:
+    """The part of each sample: random, and as even as can be both within every class and in all."""
+    labels = labels.cpu()
+    smallest = int(torch.bincount(labels).where(torch.bincount(labels) > 0, len(labels)).min())
+    if smallest < parts and not small_classes:
+        raise InputError(
+            f"a class of {smallest} images cannot be cut into {parts} parts; expected {parts} images of every class, "
+            "fewer members, or small_classes: true"
+        )
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    by_class = order[labels[order].argsort(stable=True)]
+    return torch.empty_like(labels).scatter_(0, by_class, torch.arange(len(labels)) % parts)

@@ -1,0 +1,188 @@
+"""A whole set moved: alone or together, in its ball, judged as a set, and stronger together."""
+
+import pytest
+import torch
+from torch import nn
+
+from robustmetric.attacks.base import Attack
+from robustmetric.attacks.centroid import Centroid, PairSimilarity
+from robustmetric.attacks.embedding_shift import EmbeddingShift
+from robustmetric.attacks.joint import Moved, WholeSet, judge, move_all
+from robustmetric.attacks.vote import NeighbourMargin, PairShift, damage
+from robustmetric.data.digits import Digits
+from robustmetric.errors import InputError
+from robustmetric.losses.proxy_anchor import ProxyAnchor
+from robustmetric.metrics.clustering import cluster_metrics
+from robustmetric.models.convnet import ConvNet
+from robustmetric.models.encoder import Encoder
+from robustmetric.models.ensemble import Ensemble
+from robustmetric.perturb.ball import Ball
+from robustmetric.perturb.gradient_free import NES
+from robustmetric.perturb.pgd import PGD, frozen
+from robustmetric.types import Batch, Gallery
+
+RADIUS = 0.1
+ENGINE = PGD(Ball(RADIUS), steps=10, step_size=RADIUS / 4)
+
+
+def trained(seed: int) -> Encoder:
+    """A plain model of digits 0 to 4."""
+    digits = Digits().load().train
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Encoder(ConvNet(side=8, kernel=3, widths=(4, 8), hidden=16, dim=8))
+        loss = ProxyAnchor(5, 8, seed=seed)
+        optimiser = torch.optim.Adam([*model.parameters(), *loss.parameters()], lr=5e-3)
+        for _ in range(60):
+            rows = torch.randperm(len(digits.labels))[:120]
+            optimiser.zero_grad()
+            loss(model(digits.inputs[rows].float() / 255), digits.labels[rows]).backward()
+            optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+    return model
+
+
+@pytest.fixture(scope="module")
+def model() -> Encoder:
+    return trained(0)
+
+
+@pytest.fixture(scope="module")
+def ensemble(model: Encoder) -> Ensemble:
+    return Ensemble([model, trained(1), trained(2)])
+
+
+@pytest.fixture(scope="module")
+def batch() -> Batch:
+    """300 digits of the unseen classes."""
+    queries = Digits().load().queries
+    return Batch(queries.inputs[:300].float() / 255, queries.labels[:300], torch.arange(300))
+
+
+def moved(attack: Attack, model: nn.Module, batch: Batch, engine: PGD = ENGINE, seed: int = 0, **rest: object) -> Moved:
+    members = len(model.members) if isinstance(model, Ensemble) else 1
+    whole = WholeSet(attack, **rest)  # type: ignore[arg-type]  # as the caller says
+    return move_all(whole, engine, model, batch, torch.Generator().manual_seed(seed), members=members)
+
+
+def scores(found: Moved, batch: Batch, members: int = 1) -> tuple[float, float, float]:
+    recall, nmi, f1 = (judge(found.embeddings, batch.labels, members, by) for by in ("R@1", "NMI", "F1"))
+    return recall, nmi, f1
+
+
+def test_the_judge_is_the_metric(model: Encoder, batch: Batch) -> None:
+    with frozen(model) as embed, torch.no_grad():
+        z = embed(batch.inputs)
+    found = cluster_metrics(z, batch.labels, seed=0)
+    assert judge(z, batch.labels, 1, "NMI") == pytest.approx(found["NMI"])
+    assert judge(z, batch.labels, 1, "F1") == pytest.approx(found["F1"])
+    distances = torch.cdist(z, z).fill_diagonal_(torch.inf)
+    hits = batch.labels[distances.argmin(dim=1)] == batch.labels
+    assert judge(z, batch.labels, 1, "R@1") == pytest.approx(float(hits.float().mean()))
+
+
+def test_a_no_op_would_be_noticed_and_moving_together_hurts_most(model: Encoder, batch: Batch) -> None:
+    no_op = scores(moved(EmbeddingShift(), model, batch, PGD(Ball(RADIUS), 0, 0.0, random_start=False)), batch)
+    alone = scores(moved(EmbeddingShift(), model, batch), batch)
+    margin = scores(moved(NeighbourMargin(), model, batch, bank="moving"), batch)
+    centroids = scores(moved(Centroid("random"), model, batch, bank="moving", judge="NMI"), batch)
+    assert no_op[0] > 0.65 and no_op[1] > 0.2
+    assert alone[0] < no_op[0] - 0.1 and alone[1] < no_op[1] - 0.1
+    assert margin[0] < alone[0] - 0.1
+    assert centroids[1] <= alone[1] and centroids[2] <= alone[2]
+
+
+def test_moving_together_hurts_a_vote_most(ensemble: Ensemble, batch: Batch) -> None:
+    alone = scores(moved(EmbeddingShift(), ensemble, batch), batch, members=3)
+    margin = scores(moved(NeighbourMargin(), ensemble, batch, bank="moving"), batch, members=3)
+    centroids = scores(moved(Centroid("random"), ensemble, batch, bank="moving", judge="NMI"), batch, members=3)
+    assert margin[0] < alone[0] - 0.1
+    assert centroids[1] < alone[1] and centroids[2] < alone[2]
+
+
+@pytest.mark.parametrize("bank", ["still", "moving"])
+@pytest.mark.parametrize("attack", [EmbeddingShift(), Centroid(), PairSimilarity(), PairShift(), NeighbourMargin()])
+def test_all_stay_in_ball_and_bounds_as_bytes_and_seeds_repeat(
+    attack: Attack, bank: str, ensemble: Ensemble, batch: Batch
+) -> None:
+    few = Batch(batch.inputs[:60], batch.labels[:60], batch.index[:60])
+    engine = PGD(Ball(RADIUS), steps=3, step_size=RADIUS / 2)
+    before = {name: value.clone() for name, value in ensemble.state_dict().items()}
+    first, again, other = (moved(attack, ensemble, few, engine, seed, bank=bank) for seed in (0, 0, 1))
+    assert torch.equal(first.inputs, again.inputs) and torch.equal(first.embeddings, again.embeddings)
+    assert not torch.equal(first.inputs, other.inputs)
+    assert (first.inputs - few.inputs).abs().max() <= RADIUS + 1e-6
+    assert first.inputs.min() >= 0 and first.inputs.max() <= 1
+    torch.testing.assert_close(first.inputs * 255, (first.inputs * 255).round(), atol=1e-3, rtol=0)
+    with frozen(ensemble) as embed, torch.no_grad():
+        torch.testing.assert_close(first.embeddings, embed(first.inputs))
+        torch.testing.assert_close(first.clean, embed(few.inputs))
+    torch.testing.assert_close(ensemble.state_dict(), before, atol=0, rtol=0)
+    assert all(p.requires_grad and p.grad is None for p in ensemble.parameters())
+
+
+@pytest.mark.parametrize("bank", ["still", "moving"])
+def test_radius_zero_moves_nothing(bank: str, model: Encoder, batch: Batch) -> None:
+    found = moved(Centroid(), model, batch, PGD(Ball(0.0), steps=2, step_size=0.1), bank=bank)
+    torch.testing.assert_close(found.inputs, batch.inputs)
+    torch.testing.assert_close(found.embeddings, found.clean)
+
+
+def test_chunks_change_nothing_of_a_joint_climb_without_random_start(model: Encoder, batch: Batch) -> None:
+    engine = PGD(Ball(RADIUS), steps=2, step_size=RADIUS / 2, random_start=False)
+    whole = WholeSet(Centroid(), bank="moving")
+    found = [
+        move_all(whole, engine, model, batch, torch.Generator().manual_seed(0), chunk=chunk, rounded=False).inputs
+        for chunk in (300, 64)
+    ]
+    # All aim at what the whole bank is before the step: where a chunk ends plays no part, but for rounding.
+    assert (found[0] - found[1]).abs().gt(1e-5).float().mean() < 0.01
+
+
+def test_restarts_are_kept_by_the_metric_of_the_whole_set(model: Encoder, batch: Batch) -> None:
+    for by in ("R@1", "NMI"):
+        found = [moved(Centroid("random"), model, batch, bank="moving", judge=by, restarts=n).judged for n in (1, 4)]
+        assert found[1] < found[0]
+
+
+def test_refreshing_the_bank_less_often_is_another_climb(model: Encoder, batch: Batch) -> None:
+    often, seldom = (moved(NeighbourMargin(), model, batch, bank="moving", refresh=n) for n in (1, 10))
+    assert not torch.equal(often.inputs, seldom.inputs)
+    assert scores(often, batch)[0] < scores(seldom, batch)[0]
+
+
+def test_each_image_keeps_its_most_damaging_climb(ensemble: Ensemble, batch: Batch) -> None:
+    one, ten = (
+        moved(Centroid("nearest", away=False, turns=turns), ensemble, batch, PGD(Ball(RADIUS), 5, RADIUS / 2))
+        for turns in (1, 10)
+    )
+    bank = Gallery(one.clean, batch.labels)
+    harm = [damage(found.embeddings, batch, bank, members=3) for found in (one, ten)]
+    # The first of ten turns is that of one alone, up to its random start, which is the same.
+    assert (harm[1] >= harm[0] - 1e-6).all() and (harm[1] > harm[0] + 1e-6).float().mean() > 0.2
+
+
+def test_images_without_a_slope_are_counted(model: Encoder, batch: Batch) -> None:
+    assert moved(EmbeddingShift(), model, batch).flat == 0
+    fooled = NeighbourMargin(confidence=-2.0)  # content from the start
+    assert moved(fooled, model, batch).flat == 100
+    assert moved(EmbeddingShift(), model, batch, PGD(Ball(RADIUS), 2, 0.02, random_start=False)).flat == 0
+
+
+def test_engines_that_cannot_step_together_are_refused(model: Encoder, batch: Batch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    engines = [PGD(Ball(0.1), 2, 0.1, restarts=2), PGD(Ball(0.1), 2, 0.1, keep="best"), NES(Ball(0.1), 2, 0.1)]
+    for engine in engines:
+        with pytest.raises(InputError, match="moving bank"):
+            move_all(WholeSet(Centroid(), bank="moving"), engine, model, batch, generator)
+
+
+@pytest.mark.parametrize("wrong", [{"refresh": 0}, {"restarts": 0}])
+def test_settings_that_mean_nothing_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(InputError, match="expected both to be 1 or more"):
+        WholeSet(Centroid(), **wrong)  # type: ignore[arg-type]  # whole numbers alone
+
+
+def test_mode_compat_is_refused() -> None:
+    with pytest.raises(InputError, match="expected mode 'fixed'"):
+        WholeSet(EmbeddingShift(mode="compat"))

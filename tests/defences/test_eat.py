@@ -1,0 +1,249 @@
+"""Ensemble adversarial training: parts, the two implementations, and what it is with one member."""
+
+import pytest
+import torch
+from small import CLASSES, DIM, Watched, encoder, paired_batch, pgd, seeded
+from torch import Tensor, nn
+
+from robustmetric.defences.base import Defence
+from robustmetric.defences.eat import EnsembleAdversarial, divide
+from robustmetric.defences.madry import Madry
+from robustmetric.defences.naive_ensemble import NaiveEnsemble
+from robustmetric.defences.plain import Plain
+from robustmetric.errors import InputError
+from robustmetric.losses.mining import Hardest, Random
+from robustmetric.losses.proxy_anchor import ProxyAnchor
+from robustmetric.losses.triplet import Triplet
+from robustmetric.models.convnet import ConvNet
+from robustmetric.models.encoder import Encoder
+from robustmetric.models.ensemble import Ensemble
+from robustmetric.perturb.ball import Ball
+from robustmetric.perturb.pgd import PGD
+from robustmetric.types import Batch
+
+STILL = PGD(Ball(0.2), steps=4, step_size=0.05, random_start=False)
+
+
+def ensemble(members: int = 3) -> Ensemble:
+    return Ensemble([encoder(seed) for seed in range(members)])
+
+
+def losses(members: int = 3) -> list[ProxyAnchor]:
+    return [ProxyAnchor(CLASSES, DIM, seed=seed) for seed in range(members)]
+
+
+def whole_batch(per_class: int = 6) -> Batch:
+    """All rows of a small training set."""
+    rows = paired_batch(per_class // 2)
+    return Batch(rows.inputs, rows.labels, torch.arange(len(rows)))
+
+
+def prepared(defence: EnsembleAdversarial, batch: Batch) -> EnsembleAdversarial:
+    defence.prepare(batch.labels)
+    return defence
+
+
+def gradients(defence: Defence, model: nn.Module, batch: Batch, seed: int = 0) -> list[Tensor]:
+    defence.zero_grad()
+    model.zero_grad()
+    torch.stack(list(defence(model, batch, seeded(seed)).values())).sum().backward()
+    parameters = [*model.parameters(), *defence.parameters()]
+    return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters]
+
+
+# --- parts ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("members", [2, 3, 5])
+def test_parts_are_even_within_every_class_and_in_all(members: int) -> None:
+    labels = torch.randint(0, 7, (200,), generator=seeded())
+    parts = divide(labels, members, seed=0)
+    counts = torch.stack([torch.bincount(parts[labels == c], minlength=members) for c in range(7)])
+    assert counts.sum() == 200 and (counts.amax(dim=1) - counts.amin(dim=1) <= 1).all()
+    assert counts.sum(dim=0).max() - counts.sum(dim=0).min() <= 1
+
+
+def test_parts_follow_from_the_seed() -> None:
+    labels = torch.arange(5).repeat(12)
+    assert torch.equal(divide(labels, 3, seed=1), divide(labels, 3, seed=1))
+    assert not torch.equal(divide(labels, 3, seed=1), divide(labels, 3, seed=2))
+
+
+def test_a_class_smaller_than_the_ensemble_is_refused_unless_allowed() -> None:
+    labels = torch.tensor([0, 0, 0, 4, 4])
+    with pytest.raises(InputError, match="a class of 2 images cannot be cut into 3 parts"):
+        divide(labels, 3, seed=0)
+    parts = divide(labels, 3, seed=0, small_classes=True)
+    assert sorted(parts[:3].tolist()) == [0, 1, 2] and len(set(parts[3:].tolist())) == 2
+
+
+def test_each_image_trains_all_members_but_one() -> None:
+    batch = whole_batch()
+    defence = prepared(EnsembleAdversarial(losses(), STILL), batch)
+    trained = torch.zeros(3, len(batch), dtype=torch.long)
+    for i, rows in defence._rows(batch).items():
+        trained[i, rows] = 1
+    assert (trained.sum(dim=0) == 2).all()
+    # In an order of its own, and with some images only, a batch says the same of each image.
+    some = torch.tensor([5, 17, 2, 9])
+    part = Batch(batch.inputs[some], batch.labels[some], batch.index[some])
+    for i, rows in defence._rows(part).items():
+        assert some[rows].tolist() == [row for row in some.tolist() if trained[i, row]]
+
+
+def test_the_gradient_of_a_member_ignores_its_own_part() -> None:
+    batch, model = whole_batch(), ensemble()
+    defence = prepared(EnsembleAdversarial(losses(), STILL, clean_share=1.0), batch)
+    own = (defence.parts == 1).nonzero()[:, 0]
+    changed = batch.inputs.clone()
+    changed[own] = 0.5
+    before = gradients(defence, model, batch)
+    after = gradients(defence, model, Batch(changed, batch.labels, batch.index))
+    names = [name for name, _ in (*model.named_parameters(), *defence.named_parameters())]
+    for name, one, other in zip(names, before, after, strict=True):
+        same = torch.equal(one, other)
+        assert same == (name.startswith(("members.1.", "losses.1."))), name
+
+
+def test_a_batch_of_one_part_trains_the_other_members() -> None:
+    batch = whole_batch()
+    defence = prepared(EnsembleAdversarial(losses(), STILL), batch)
+    rows = (defence.parts == 2).nonzero()[:, 0]
+    part = Batch(batch.inputs[rows], batch.labels[rows], batch.index[rows])
+    model = ensemble()
+    torch.stack(list(defence(model, part, seeded()).values())).sum().backward()
+    assert [next(m.parameters()).grad is None for m in model.members] == [False, False, True]
+
+
+# --- the algorithm --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("divided", [True, False])
+def test_both_implementations_give_the_same_gradients_where_rows_climb_alone(divided: bool) -> None:
+    batch, model = whole_batch(), ensemble()
+    found = [
+        gradients(prepared(EnsembleAdversarial(losses(), STILL, divided=divided, shared=shared), batch), model, batch)
+        for shared in (True, False)
+    ]
+    assert all(gradient.abs().sum() > 0 for gradient in found[0])
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-5)
+
+
+def test_the_literal_implementation_climbs_each_members_own_images() -> None:
+    batch, model = whole_batch(), ensemble()
+    counts = {}
+    for shared in (True, False):
+        attack = Watched(STILL)
+        prepared(EnsembleAdversarial(losses(), attack, shared=shared), batch)(model, batch, seeded())
+        counts[shared] = [len(moved) for moved in attack.moved]
+    # 30 images once; or 20 of them, all but its part, for each of three members.
+    assert counts == {True: [30], False: [20, 20, 20]}
+
+
+def test_the_terms_are_the_members_losses_of_what_they_may_see() -> None:
+    batch, model, attack, own = whole_batch(), ensemble(), Watched(pgd(0.2)), losses()
+    defence = prepared(EnsembleAdversarial(own, attack, clean_share=0.25), batch)
+    terms = defence(model, batch, seeded())
+    expected = {"adversarial": 0.0, "clean": 0.0}
+    for i, (member, loss) in enumerate(zip(model.members, own, strict=True)):
+        seen = defence.parts != i
+        expected["adversarial"] += 0.75 * loss(member(attack.moved[0][seen]), batch.labels[seen])
+        expected["clean"] += 0.25 * loss(member(batch.inputs[seen]), batch.labels[seen])
+    torch.testing.assert_close(terms, expected)
+    assert (attack.after[0] > attack.before[0] + 0.01).all()
+
+
+@pytest.mark.parametrize("objective", ["shift", "clean_proxy", "clean_class", "label"])
+@pytest.mark.parametrize("loss", [lambda: ProxyAnchor(CLASSES, DIM), lambda: Triplet(Random())])
+def test_one_member_without_parts_or_clean_images_is_adversarial_training_bit_for_bit(loss, objective) -> None:
+    weights = []
+    for alone in (True, False):
+        member, own = encoder(), loss()
+        model = member if alone else Ensemble([member])
+        defence = (
+            Madry(own, pgd(0.2), objective=objective)
+            if alone
+            else EnsembleAdversarial([own], pgd(0.2), clean_share=0.0, divided=False, objective=objective)
+        )
+        parameters = [*model.parameters(), *defence.parameters()]
+        optimiser = torch.optim.AdamW(parameters, lr=1e-2)
+        for step in range(3):
+            optimiser.zero_grad()
+            torch.stack(list(defence(model, paired_batch(), seeded(step)).values())).sum().backward()
+            optimiser.step()
+        weights.append([parameter.detach().clone() for parameter in parameters])
+    assert all(torch.equal(one, other) for one, other in zip(*weights, strict=True))
+    assert not torch.equal(weights[0][0], next(encoder().parameters()))
+
+
+def test_radius_zero_is_plain_training_of_every_member() -> None:
+    batch, model = paired_batch(), ensemble()
+    terms = EnsembleAdversarial(losses(), pgd(0.0), divided=False)(model, batch, seeded())
+    plain = sum(Plain(loss)(f, batch)["metric"] for f, loss in zip(model.members, losses(), strict=True))
+    torch.testing.assert_close(sum(terms.values()), plain)
+
+
+def test_members_learn_to_withstand_the_attack() -> None:
+    batch, model = whole_batch(), ensemble()
+    defence = prepared(EnsembleAdversarial(losses(), pgd(0.05, steps=3)), batch)
+    optimiser = torch.optim.Adam([*model.parameters(), *defence.parameters()], lr=5e-3)
+    adversarial = []
+    for step in range(40):
+        optimiser.zero_grad()
+        terms = defence(model, batch, seeded(step))
+        torch.stack(list(terms.values())).sum().backward()
+        optimiser.step()
+        adversarial.append(terms["adversarial"].item())
+    assert adversarial[-1] < 0.8 * adversarial[0]
+
+
+# --- bad input ------------------------------------------------------------------------------------------------------
+
+
+def test_bad_ensembles_are_refused() -> None:
+    with pytest.raises(InputError, match="losses for 1 member"):
+        EnsembleAdversarial(losses(1), STILL)
+    with pytest.raises(InputError, match="mines in pairs"):
+        EnsembleAdversarial([Triplet(Hardest()), Triplet(Hardest())], STILL)
+    with pytest.raises(InputError, match="call prepare"):
+        EnsembleAdversarial(losses(), STILL)(ensemble(), paired_batch(), seeded())
+    defence = EnsembleAdversarial(losses(), STILL, divided=False)
+    with pytest.raises(InputError, match="an ensemble of 2 has 3 losses"):
+        defence(ensemble(2), paired_batch(), seeded())
+    with pytest.raises(InputError, match="Encoder is no ensemble of 3"):
+        defence(encoder(), paired_batch(), seeded())
+    with pytest.raises(InputError, match="clean_share"):
+        EnsembleAdversarial(losses(), STILL, clean_share=1.5)
+
+
+def test_members_of_different_dimension_are_refused() -> None:
+    wide = Encoder(ConvNet(side=8, kernel=3, widths=(4, 8), hidden=16, dim=DIM + 1))
+    with pytest.raises(InputError, match="embeddings of sizes"):
+        Ensemble([encoder(), wide])
+
+
+# --- the naive ensemble ---------------------------------------------------------------------------------------------
+
+
+def test_naive_members_are_trained_as_if_alone() -> None:
+    batch, model = paired_batch(), ensemble(2)
+    alone = [Madry(loss, STILL, objective="label") for loss in losses(2)]
+    together = gradients(NaiveEnsemble([Madry(loss, STILL) for loss in losses(2)]), model, batch)
+    for i, defence in enumerate(alone):
+        member = model.members[i]
+        expected = gradients(defence, member, batch)
+        count = len(list(member.parameters()))
+        ours = [*together[i * count : (i + 1) * count], together[2 * count + i]]
+        assert all(torch.equal(one, other) for one, other in zip(ours, expected, strict=True))
+
+
+def test_naive_members_may_differ_in_defence_and_see_view_and_progress() -> None:
+    defences = [Plain(losses(2)[0]), Madry(losses(2)[1], STILL)]
+    naive = NaiveEnsemble(defences)
+    naive.view, naive.progress = "folded", 0.25
+    terms = naive(ensemble(2), paired_batch(), seeded())
+    assert list(terms) == ["metric", "adversarial"]
+    assert [(d.view, d.progress) for d in defences] == [("folded", 0.25)] * 2
+    inner = EnsembleAdversarial(losses(), STILL)
+    NaiveEnsemble([inner]).prepare(whole_batch().labels)
+    assert len(inner.parts) == 30

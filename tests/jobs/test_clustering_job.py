@@ -1,0 +1,224 @@
+"""The clustering job: a record for every side and reading, numbers that agree with the metrics, resuming."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from commands import Command
+from robustmetric import records
+from robustmetric.api import evaluate
+from robustmetric.attacks.embedding_shift import EmbeddingShift
+from robustmetric.attacks.joint import WholeSet, embed_all
+from robustmetric.attacks.suite import Suite, Trial
+from robustmetric.attacks.vote import NeighbourMargin
+from robustmetric.data.base import Dataset, Split
+from robustmetric.data.digits import Digits
+from robustmetric.data.transforms import Identity
+from robustmetric.errors import InputError
+from robustmetric.jobs.arena import Arena
+from robustmetric.jobs.assemble import load_suite
+from robustmetric.jobs.clustering import CLEAN, KS, SIDES, is_clustering, run_clustering, strongest, voters
+from robustmetric.jobs.workers import Workers
+from robustmetric.metrics.clustering import cluster_metrics
+from robustmetric.metrics.voting import Reading
+from robustmetric.models.convnet import ConvNet
+from robustmetric.models.encoder import Encoder
+from robustmetric.models.ensemble import Ensemble
+from robustmetric.perturb.ball import Ball
+from robustmetric.perturb.pgd import PGD, frozen
+from robustmetric.records import Record
+
+ENGINE = PGD(Ball(0.2), steps=3, step_size=0.1)
+A1 = Trial("A1", WholeSet(EmbeddingShift()), ENGINE)
+MARGIN = Trial("joint margin", WholeSet(NeighbourMargin(), bank="moving"), ENGINE)
+SUITE = Suite("small", [A1, MARGIN])
+CONTEXT = {"commit": "none"}
+
+
+def encoder(seed: int) -> Encoder:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Encoder(ConvNet(side=8, kernel=3, widths=(4, 8), hidden=16, dim=8))
+
+
+def part(split: Split, rows: Tensor) -> Split:
+    names = tuple(split.names[i] for i in rows.tolist())
+    return replace(split, inputs=split.inputs[rows], labels=split.labels[rows], names=names, sizes=split.sizes[rows])
+
+
+def prepared(model: nn.Module, dataset: Dataset, limit: int | None = None) -> Arena:
+    return Arena.prepare(model, dataset, Identity(), Workers(torch.device("cpu")), batch_size=32, limit=limit)
+
+
+@pytest.fixture(scope="module")
+def digits() -> Dataset:
+    whole = Digits().load()
+    return Dataset("digits", train=whole.train, queries=part(whole.queries, torch.arange(80)))
+
+
+@pytest.fixture(scope="module")
+def ensemble() -> Ensemble:
+    return Ensemble([encoder(seed) for seed in range(3)])
+
+
+@pytest.fixture(scope="module")
+def found(ensemble: Ensemble, digits: Dataset) -> list[Record]:
+    return list(run_clustering(prepared(ensemble, digits), SUITE, 0, CONTEXT, {"data": "digits"}))
+
+
+def of(found: list[Record], trial: str, sides: str, reading: str) -> Record:
+    (record,) = [
+        r for r in found if (r.settings["trial"], r.settings["sides"], r.settings["reading"]) == (trial, sides, reading)
+    ]
+    return record
+
+
+def test_every_side_and_reading_has_a_record(found: list[Record]) -> None:
+    readings = Reading(3).names
+    assert len(readings) == 3 + 2 + 3
+    # Clean once, two attacks and the strongest for three sides.
+    assert len(found) == len(readings) * (1 + 3 * len(SIDES))
+    assert len({record.key for record in found}) == len(found)
+    recall = {f"R@{k}" for k in KS}
+    clusters = {f"{name}{tail}" for name in ("NMI", "AMI", "F1") for tail in ("", " std")}
+    for record in found:
+        named = set(record.scores)
+        whole = record.settings["sides"] in (CLEAN, "both sides")
+        extra = {name for name in clusters if not (name.endswith("std") and record.settings["trial"] == "strongest")}
+        assert named == (recall | extra if whole else recall)
+        assert all(0 <= value <= 100 or name == "AMI" for name, value in record.scores.items())
+        assert record.count == 80 and record.context["commit"] == "none"
+
+
+def test_clean_scores_are_those_of_the_metrics(found: list[Record], ensemble: Ensemble, digits: Dataset) -> None:
+    with frozen(ensemble) as embed:
+        z = embed_all(embed, digits.queries.inputs.float() / 255, 32)
+    labels = digits.queries.labels
+    runs = [cluster_metrics(z, labels, seed=seed) for seed in range(5)]
+    record = of(found, "clean", CLEAN, "concatenated")
+    assert record.scores["NMI"] == pytest.approx(100 * sum(run["NMI"] for run in runs) / 5, abs=0.5)
+    distances = torch.cdist(z, z).fill_diagonal_(torch.inf)
+    hits = (labels[distances.argmin(dim=1)] == labels).float().mean()
+    assert record.scores["R@1"] == pytest.approx(100 * float(hits))
+    assert record.intervals["R@1"][0] <= record.scores["R@1"] <= record.intervals["R@1"][1]
+
+
+def test_each_side_is_searched_as_it_says(found: list[Record]) -> None:
+    sides = {name: of(found, "A1", name, "V1, C1").scores["R@1"] for name in SIDES}
+    clean = of(found, "clean", CLEAN, "V1, C1").scores["R@1"]
+    assert len({*sides.values(), clean}) > 2
+    assert max(sides["query only"], sides["gallery only"]) < clean
+    assert of(found, "A1", "both sides", "V1, C1").context["percent_without_gradient_at_the_start"] == 0
+
+
+def test_the_strongest_is_named_for_every_score(found: list[Record]) -> None:
+    for sides in SIDES:
+        record = of(found, "strongest", sides, "V1, C1")
+        both = {trial: of(found, trial, sides, "V1, C1").scores for trial in ("A1", "joint margin")}
+        for name, value in record.scores.items():
+            assert value == min(scores[name] for scores in both.values())
+            assert both[record.settings["by"][name]][name] == value
+
+
+def test_strongest_keeps_radii_apart(found: list[Record]) -> None:
+    other = [replace(r, settings={**r.settings, "radius": 0.3}) for r in found if r.settings["trial"] == "A1"]
+    measured = [r for r in found if r.settings["trial"] == "A1"]
+    assert len(strongest([*measured, *other])) == 2 * len(strongest(measured)) == 2 * len(measured)
+
+
+def test_what_is_finished_is_not_run_again(found: list[Record], ensemble: Ensemble, digits: Dataset) -> None:
+    arena = prepared(ensemble, digits)
+    done = {record.key: record for record in found}
+    assert list(run_clustering(arena, SUITE, 0, CONTEXT, {"data": "digits"}, done)) == []
+    without = {key: record for key, record in done.items() if record.settings["trial"] != "A1"}
+    again = list(run_clustering(arena, SUITE, 0, CONTEXT, {"data": "digits"}, without))
+    assert {record.settings["trial"] for record in again} == {"A1"}
+    assert [record.scores for record in again] == [r.scores for r in found if r.settings["trial"] == "A1"]
+    other_seed = run_clustering(arena, replace(SUITE, trials=[A1]), 1, CONTEXT, {"data": "digits"}, done)
+    assert next(other_seed).settings["trial"] == "clean"
+
+
+def test_queries_without_positives_are_counted_and_reported(digits: Dataset) -> None:
+    queries = digits.queries
+    # One image of class 0 alone: its query cannot hit. The other classes keep all of theirs.
+    first = (queries.labels == 0).nonzero()[0, 0]
+    rows = torch.cat([first[None], (queries.labels != 0).nonzero()[:40, 0]])
+    lonely = Dataset("lonely", train=digits.train, queries=part(queries, rows))
+    records_of = list(run_clustering(prepared(encoder(0), lonely), replace(SUITE, trials=[A1]), 0, CONTEXT))
+    assert all(r.settings["without_positives"] == 1 for r in records_of if r.settings["trial"] != "strongest")
+    assert all(r.settings["reading"] == "alone" for r in records_of)
+    whole = list(run_clustering(prepared(encoder(0), digits), replace(SUITE, trials=[A1]), 0, CONTEXT))
+    assert "without_positives" not in whole[0].settings
+
+
+def test_a_gallery_of_its_own_is_moved_too(digits: Dataset) -> None:
+    queries, gallery = part(digits.queries, torch.arange(20)), part(digits.queries, torch.arange(20, 80))
+    apart = Dataset("apart", train=digits.train, queries=queries, gallery=gallery)
+    found = list(run_clustering(prepared(encoder(0), apart), replace(SUITE, trials=[A1]), 0, CONTEXT))
+    scores = {(r.settings["trial"], r.settings["sides"]): r.scores["R@1"] for r in found}
+    assert all(r.count == 20 for r in found)
+    assert len({scores["A1", sides] for sides in SIDES} | {scores["clean", CLEAN]}) > 1
+    with frozen(encoder(0)) as embed:
+        z, items = (embed_all(embed, split.inputs.float() / 255, 32) for split in (queries, gallery))
+    hits = gallery.labels[torch.cdist(z, items).argmin(dim=1)] == queries.labels
+    assert scores["clean", CLEAN] == pytest.approx(100 * float(hits.float().mean()))
+
+
+def test_too_many_neighbours_or_clusters_are_refused(digits: Dataset) -> None:
+    arena = prepared(encoder(0), digits)
+    with pytest.raises(InputError, match="k = 100 neighbours asked of 79 items"):
+        list(run_clustering(arena, SUITE, 0, CONTEXT, reading=Reading(ks=(1, 100))))
+    with pytest.raises(InputError, match="81 clusters asked of 80 points"):
+        list(run_clustering(arena, SUITE, 0, CONTEXT, reading=Reading(clusters=81)))
+
+
+def test_an_attack_on_single_queries_is_refused(digits: Dataset) -> None:
+    mixed = replace(SUITE, trials=[A1, Trial("ES", EmbeddingShift(), ENGINE)])
+    with pytest.raises(InputError, match=r"'ES'.*expected whole_set"):
+        list(run_clustering(prepared(encoder(0), digits), mixed, 0, CONTEXT))
+
+
+def test_members_are_those_of_an_ensemble(ensemble: Ensemble) -> None:
+    assert voters(ensemble) == 3 and voters(encoder(0)) == 1
+
+
+@pytest.mark.parametrize("name", ["clustering", "clustering_adaptive", "clustering_sweep"])
+def test_our_suites_are_of_whole_sets(name: str) -> None:
+    suite = load_suite(name)
+    assert is_clustering(suite) and all(isinstance(trial.attack, WholeSet) for trial in suite.trials)
+    assert not is_clustering(load_suite("demo"))
+
+
+def test_the_paper_s_attack_is_ten_steps_of_a_quarter_radius() -> None:
+    (trial,) = load_suite("clustering").trials
+    assert trial.engine == PGD(Ball(8 / 255), steps=10, step_size=2 / 255)
+    assert trial.attack == WholeSet(EmbeddingShift(), bank="still")
+
+
+def test_one_s_own_encoder_can_be_evaluated_too(digits: Dataset) -> None:
+    images, labels = digits.queries.inputs[:40].float() / 255, digits.queries.labels[:40]
+    found = evaluate(encoder(0), images, labels, suite="clustering")
+    assert [record.settings["trial"] for record in found] == ["clean", *["A1"] * 3, *["strongest"] * 3]
+
+
+def test_evaluate_runs_a_clustering_suite_and_says_when_it_is_done(
+    command: Command, trained: Path, tmp_path: Path
+) -> None:
+    suite = tmp_path / "short.yaml"
+    suite.write_text(
+        "engine: {name: pgd, ball: {name: ball, radius: 0.2}, steps: 1, step_size: 0.1}\n"
+        "attacks:\n  A1: {attack: {name: whole_set, attack: {name: embedding_shift}}}\n"
+    )
+    out = tmp_path / "run"
+    result = command("evaluate", trained, suite, "--out", out)
+    assert result.code == 0, result.err
+    written = records.read(out / "results.jsonl")
+    assert [r.name for r in written if r.kind == "clustering"][:2] == [
+        "clean, neither side, alone",
+        "A1, both sides, alone",
+    ]
+    again = command("evaluate", trained, suite, "--out", out)
+    assert again.code == 0 and len(records.read(out / "results.jsonl")) == len(written)
