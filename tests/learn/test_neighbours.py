@@ -10,7 +10,7 @@ from robustmetric.errors import InputError
 from robustmetric.learn import neighbours
 from robustmetric.learn.margin import margins
 from robustmetric.learn.neighbours import Candidates, Classes, binding, draw, near
-from robustmetric.numerics.votes import majority_ranks
+from robustmetric.numerics.majority import majority_ranks
 
 SEEDS = st.integers(min_value=0, max_value=2**31)
 LINE = torch.tensor([[0.0], [1.0], [3.0], [4.0], [10.0]])

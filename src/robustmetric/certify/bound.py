@@ -8,7 +8,7 @@ from torch import Tensor
 
 from robustmetric.certify.geometry import Sites
 from robustmetric.certify.screening import Queue, kth_margin, screen
-from robustmetric.numerics.votes import majority_ranks
+from robustmetric.numerics.majority import majority_ranks
 
 
 @torch.no_grad()

@@ -25,8 +25,8 @@ from robustmetric.certify.voting import Attack, Limits, Voter, is_inside
 from robustmetric.errors import InputError, nearest
 from robustmetric.numerics.devices import device_of
 from robustmetric.numerics.distances import BLOCK, chunks
+from robustmetric.numerics.majority import majority_ranks
 from robustmetric.numerics.spectrum import tensor_of
-from robustmetric.numerics.votes import majority_ranks
 
 METHODS = ("exact", "bound")
 ATTACKS: dict[str, type[Greedy] | type[Substitute] | type[Boundary]] = {

@@ -23,7 +23,7 @@ from robustmetric.learn.base import (
 )
 from robustmetric.learn.margin import LOSSES, loss_of, margins_with_pullback, value_and_slope
 from robustmetric.learn.neighbours import Candidates, Classes, binding, draw
-from robustmetric.numerics.votes import majority_ranks
+from robustmetric.numerics.majority import majority_ranks
 
 WINDOW = 10
 """Iterations, at least, whose mean losses `tol` compares: single ones are noisy."""

@@ -1,6 +1,6 @@
 """The ranks of Theorem 1."""
 
-from robustmetric.numerics.votes import majority_ranks
+from robustmetric.numerics.majority import majority_ranks
 
 
 def test_ranks_of_odd_and_even_votes() -> None:
