@@ -156,7 +156,7 @@ def _line(row: Row, proof: Row, name: str) -> list[str]:
     """One learner; what is published is of 1-NN."""
     published = row.get("published", "")
     theirs = published.removeprefix("1-NN certified errors ") if name == "1-NN exact" and "errors" in published else ""
-    learner = row["learner"].partition("(")[0]
+    learner = Path(row["recipe"]).stem.partition("-")[2] or row["learner"]  # the recipe tells its settings apart
     shown = [f"{error:.1f}" for error in proof["error"]]
     fit = f"{row['fit_seconds']:.1f}" if "fit_seconds" in row else ""
     return [learner, *shown, f"{proof['area']:.1f}" if "area" in proof else "", fit, f"{proof['seconds']:.1f}", theirs]
