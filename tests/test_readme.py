@@ -11,6 +11,7 @@ from torch import nn
 from robustmetric import recipe
 from robustmetric.cli import app
 from robustmetric.data.digits import Digits, DigitsTable
+from robustmetric.report.comparison import comparison
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "docs/adding.md", "docs/threat-model.md", "docs/architecture.md")
@@ -78,3 +79,21 @@ def test_links_between_pages_lead_somewhere(page: str):
     text = (ROOT / page).read_text()
     for link in re.findall(r"\]\((?!http)([^)#]+)\)", text):
         assert ((ROOT / page).parent / link).exists(), link
+
+
+def test_the_measured_table_is_that_of_the_ledger():
+    """Every row of ours in the README, as `robustmetric ledger --table` gives it."""
+    lines = (ROOT / "README.md").read_text().splitlines()
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in lines if re.match(r"\| .*ours|\| .*`", line)
+    ]
+    measured = [row for row in rows if len(row) == 8 and row[1].startswith("`")]
+    assert len(measured) >= 5
+    tables = comparison(ROOT / "results" / "cub") + "\n" + comparison(ROOT / "results" / "fashion")
+    for _, defence, theirs, ours, *scores in measured:
+        name = defence.split(",")[0]
+        ours_r1 = ours.split(", ")[1]
+        line = next(line for line in tables.splitlines() if line.startswith(f"| {name} |") and f"| {ours_r1} |" in line)
+        assert [cell.strip() for cell in line.strip("|").split("|")][-4:] == scores
+        published = [cell.strip() for cell in line.strip("|").split("|")][2:4]
+        assert theirs == "none" or theirs.split(", ")[1:] == published
