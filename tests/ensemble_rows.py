@@ -35,6 +35,7 @@ optimiser:
 epochs: 60
 augment: {name: random_resized_crop}
 view: {name: aspect_centre_crop}
+suite: clustering
 """
 SCORES = {"cub": ("NMI", "F1", "R@1", "R@2", "R@4", "R@8"), "inshop": ("NMI", "F1", "R@1", "R@10", "R@20")}
 SCORES["cars"] = SCORES["cub"]

@@ -79,6 +79,7 @@ ARGUMENTS: dict[str, list[dict[str, Callable[[], Any]]]] = {
     "spfoa": [{"strictness": lambda: 100.0}, {"strictness": lambda: 100.0, "items": lambda: 5}],
     "pair_shift": [{}, {"members": lambda: 2}],
     "soft_vote": [{}, {"members": lambda: 2}],
+    "soft_kmeans": [{}, {"members": lambda: 2}, {"temperature": lambda: 1.0, "iterations": lambda: 0}],
     # A query that is fooled from the start has nothing to climb: with this confidence none is.
     "neighbour_margin": [{"confidence": lambda: 2.0}, {"confidence": lambda: 2.0, "members": lambda: 2}],
     "centroid": [{"target": lambda target=t: target} for t in ("derangement", "random", "nearest")]

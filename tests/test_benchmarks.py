@@ -260,3 +260,41 @@ def test_scripts_find_the_timer_where_it_was(script: Script, harness: ModuleType
     pgd = script("pgd")
     for name in ("RESULTS", "Loop", "measure", "ratio", "seconds"):
         assert getattr(pgd, name) is getattr(harness, name)
+
+
+def test_ensemble_steps_run_both_ways(script: Script, tmp_path: Path) -> None:
+    sizes = ("--members", "3", "--batch", "6", "--steps", "2", "--views", "exact", "fast")
+    assert script("ensemble").main([*TINY, *sizes, "--results", str(tmp_path)]) == 0
+    rows = results(tmp_path, "ensemble-resnet18")["rows"]
+    assert set(rows) == {"32-true exact", "32-true fast"}
+    for ways in rows.values():
+        assert set(ways) == {"literal", "shared"} and all(map(is_full, ways.values()))
+        assert ways["literal"]["ratio"] == 1 and ways["shared"]["ratio"] > 0
+        assert ways["shared"]["work_ratio"] == pytest.approx(ways["literal"]["fe"] / ways["shared"]["fe"], abs=1e-3)
+
+
+def test_the_work_of_an_ensemble_step_by_hand(script: Script) -> None:
+    work = script("ensemble").work
+    # Of 168 images each of 3 members keeps 112. Clean 168; 10 steps of 2; 112 clean and 112 perturbed at 3: each x 3.
+    assert work(3, 168, 10, shared=True) == 3 * (168 + 168 * 20 + 224 * 3) == 75 * 168
+    # To the letter, 3 x 112 = 336 images climb against all three.
+    assert work(3, 168, 10, shared=False) == 3 * (168 + 336 * 20 + 224 * 3) == 135 * 168
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_work_of_an_ensemble_step_is_what_passes_through_its_members(shared: bool, script: Script) -> None:
+    benchmark = script("ensemble")
+    options = benchmark.parse([*TINY, "--batch", "6"])
+    batch = benchmark.images(options)
+    model = benchmark.ensemble(options, batch.inputs)
+    passes = [Passes(member, attack_backward=1) for member in model.members]
+    benchmark.step(model, batch, 2, shared, "32-true", "exact")()
+    assert sum(one.fe for one in passes) == benchmark.work(3, 6, 2, shared)
+
+
+def test_an_ensemble_step_that_gains_too_little_is_named(script: Script) -> None:
+    rows = {"a": {"shared": {"ratio": 1.75}}, "b": {"shared": {"ratio": 1.5}}}
+    (line,) = script("ensemble").shortfalls(rows)
+    assert line.startswith("b: sharing is 1.50 times faster")
+    with pytest.raises(SystemExit):
+        script("ensemble").parse(["--batch", "7"])

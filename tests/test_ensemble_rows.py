@@ -82,3 +82,7 @@ def test_ensembles_have_three_members_of_their_own_each_with_its_proxies() -> No
 def test_a_divided_member_sees_as_many_images_as_a_model_alone(data: str) -> None:
     # Two parts of three: 2/3 of 168 are 112.
     assert 2 * spec(data, "eat_eat")["sampler"]["batch"] == 3 * spec(data, "eat_at")["sampler"]["batch"]
+
+
+def test_all_of_them_are_evaluated_by_clustering() -> None:
+    assert {recipe.load(path)["suite"] for path in FILES} == {"clustering"}

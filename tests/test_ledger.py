@@ -255,6 +255,7 @@ def test_the_table_keeps_published_and_ours_apart(tmp_path: Path) -> None:
         row = {**GOOD, "seed": seed, "id": f"cub-mobilenet_v2-act-eta8-seed{seed}", "clean": {"R@1": recall}}
         (folder / f"{row['id']}.json").write_text(json.dumps(row))
     text = comparison(folder)
+    text, clustering = text.split("### cub, clustering, not measured")
     head, lines = text.split("### cub, not measured")
     assert "published (ResNet-18): R@1 | ERS | ours (MobileNetV2): R@1 | ERS compat | ERS fixed" in head
     (act,) = [line for line in head.splitlines() if line.startswith("| `act`")]
@@ -265,6 +266,7 @@ def test_the_table_keeps_published_and_ours_apart(tmp_path: Path) -> None:
     assert "| `act` | 8 |" not in lines and "| `hm_r_s` | 8 | collapsed |" in lines
     unmeasured = [line for line in lines.splitlines() if line.startswith("| `")]
     assert len(unmeasured) == 72 and all("not measured: no data" in line for line in unmeasured)
+    assert "| `eat-r8` | 56.9 / 19.3 / 52.8 / 80.5 | 38.0 / 4.8 / 24.0 / 47.5 | not measured |" in clustering
 
 
 def test_names_and_costs_of_defences() -> None:

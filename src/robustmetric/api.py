@@ -17,6 +17,7 @@ from robustmetric.jobs.assemble import load_suite
 from robustmetric.jobs.clustering import run_any_suite
 from robustmetric.jobs.target import unit
 from robustmetric.jobs.workers import Workers, describe, full_precision
+from robustmetric.numerics.kmeans import Backend
 from robustmetric.numerics.randomness import generator
 from robustmetric.report.scores import show_radius
 
@@ -32,11 +33,13 @@ def evaluate(
     seed: int = 0,
     batch_size: int = 128,
     fast: bool = False,
+    kmeans: Backend = "torch",
 ) -> list[records.Record]:
     """Clean retrieval and every attack of a suite on images in [0, 1]; each image searches all the others.
 
     The encoder runs where its parameters are; its embeddings are scaled to unit length, or, where it is a model of
-    ours, left as they are. `fast` sees it in bfloat16 on a GPU: for a quick look, as scores change a little.
+    ours, left as they are. `fast` sees it in bfloat16 on a GPU: for a quick look, as scores change a little. `kmeans`
+    says who clusters where the suite is on clustering.
     """
     images, labels = _checked(images, labels)
     device = _device(encoder, images)
@@ -46,7 +49,7 @@ def evaluate(
         limit=queries, seed=seed, batch_size=batch_size, fast=fast,
     )  # fmt: skip
     context = records.context(describe(device))
-    return [record for record, _ in run_any_suite(arena, load_suite(suite, radius), seed, context)]
+    return [record for record, _ in run_any_suite(arena, load_suite(suite, radius), seed, context, kmeans=kmeans)]
 
 
 @full_precision()

@@ -74,6 +74,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "neighbour_margin": "robustmetric.attacks.vote.NeighbourMargin",
         "centroid": "robustmetric.attacks.centroid.Centroid",
         "pair_similarity": "robustmetric.attacks.centroid.PairSimilarity",
+        "soft_kmeans": "robustmetric.attacks.soft_kmeans.SoftKMeans",
     },
     "joint": {
         "whole_set": "robustmetric.attacks.joint.WholeSet",

@@ -21,6 +21,13 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
+Target = Annotated[
+    str, typer.Argument(metavar="RUN|RECIPE|MODEL", help="A run folder, a recipe, or my_lab.file.model.")
+]
+OtherData = Annotated[str | None, typer.Option(help="Other data: class folders, a zip, a CSV manifest, or a name.")]
+Surrogate = Annotated[
+    str | None, typer.Option(metavar="RUN", help="The attacker's own model, for attacks that are transferred.")
+]
 Devices = Annotated[str, typer.Option(help="How many devices, or which: 2, or 0,3, or auto.")]
 Accelerator = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Nodes = Annotated[int, typer.Option(help="Machines (under torchrun or SLURM).")]
@@ -84,13 +91,9 @@ def train(
 
 @app.command()
 def evaluate(
-    target: Annotated[
-        str, typer.Argument(metavar="RUN|RECIPE|MODEL", help="A run folder, a recipe, or my_lab.file.model.")
-    ],
+    target: Target,
     suite: Annotated[str | None, typer.Argument(help="Attacks by suite name or file; default: the recipe's.")] = None,
-    data: Annotated[
-        str | None, typer.Option(help="Other data: class folders, a zip, a CSV manifest, or a name.")
-    ] = None,
+    data: OtherData = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Where results go; default: the run folder.")] = None,
     radius: Annotated[str | None, typer.Option(help="One radius for every attack: 8/255.")] = None,
     mode: Annotated[list[str] | None, typer.Option(help="fixed, compat; default: as the suite says.")] = None,
@@ -99,6 +102,8 @@ def evaluate(
     batch: Annotated[int, typer.Option(help="Images attacked at a time.")] = 128,
     fast: Annotated[bool, typer.Option("--fast", help="bfloat16 on a GPU: for a quick look, scores differ.")] = False,
     skip_unreadable: Annotated[bool, typer.Option(help="Leave unreadable images out, and count them.")] = False,
+    surrogate: Surrogate = None,
+    kmeans: Annotated[str | None, typer.Option(help="Of clustering suites: torch or faiss (extra).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the records as JSON lines.")] = False,
     devices: Devices = "1",
     accelerator: Accelerator = "auto",
@@ -126,6 +131,8 @@ def evaluate(
             batch_size=batch,
             fast=fast,
             skip_unreadable=skip_unreadable,
+            surrogate=surrogate,
+            kmeans=kmeans,
             hardware=Hardware(accelerator, devices, nodes),
         )
     if as_json and leads():

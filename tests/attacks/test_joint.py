@@ -7,7 +7,8 @@ from torch import nn
 from robustmetric.attacks.base import Attack
 from robustmetric.attacks.centroid import Centroid, PairSimilarity
 from robustmetric.attacks.embedding_shift import EmbeddingShift
-from robustmetric.attacks.joint import Moved, WholeSet, judge, move_all
+from robustmetric.attacks.joint import Moved, WholeSet, judge, move_all, transfer_all
+from robustmetric.attacks.soft_kmeans import SoftKMeans
 from robustmetric.attacks.vote import NeighbourMargin, PairShift, damage
 from robustmetric.data.digits import Digits
 from robustmetric.errors import InputError
@@ -17,7 +18,7 @@ from robustmetric.models.convnet import ConvNet
 from robustmetric.models.encoder import Encoder
 from robustmetric.models.ensemble import Ensemble
 from robustmetric.perturb.ball import Ball
-from robustmetric.perturb.gradient_free import NES
+from robustmetric.perturb.gradient_free import NES, Square
 from robustmetric.perturb.pgd import PGD, frozen
 from robustmetric.types import Batch, Gallery
 
@@ -186,3 +187,43 @@ def test_settings_that_mean_nothing_are_refused(wrong: dict[str, int]) -> None:
 def test_mode_compat_is_refused() -> None:
     with pytest.raises(InputError, match="expected mode 'fixed'"):
         WholeSet(EmbeddingShift(mode="compat"))
+
+
+def test_soft_k_means_parts_clusters_more_than_a_shift_does(ensemble: Ensemble, batch: Batch) -> None:
+    shifted = moved(EmbeddingShift(), ensemble, batch)
+    parted = moved(SoftKMeans(), ensemble, batch, bank="moving", judge="F1")
+    assert parted.flat == 0
+    assert all(a < b for a, b in zip(scores(parted, batch, 3)[1:], scores(shifted, batch, 3)[1:], strict=True))
+
+
+def test_values_alone_move_a_whole_set_too(ensemble: Ensemble, batch: Batch) -> None:
+    found = move_all(
+        WholeSet(NeighbourMargin()), Square(Ball(RADIUS), queries=60), ensemble, batch, seeded(), members=3
+    )
+    assert scores(found, batch, 3)[0] < judge(found.clean, batch.labels, 3, "R@1")
+    assert ((found.inputs - batch.inputs).abs() <= RADIUS + 1e-6).all()
+
+
+def test_transferred_from_the_target_itself_it_is_the_white_box_attack(ensemble: Ensemble, batch: Batch) -> None:
+    whole = WholeSet(NeighbourMargin())
+    white = move_all(whole, ENGINE, ensemble, batch, seeded(), members=3)
+    own = transfer_all(whole, ENGINE, ensemble, ensemble, batch, seeded(), surrogate_members=3, members=3)
+    assert torch.equal(own.inputs, white.inputs) and own.judged == white.judged
+    torch.testing.assert_close(own.embeddings, white.embeddings)
+
+
+def test_transferred_from_another_model_it_is_scored_on_the_target_and_weaker(ensemble: Ensemble, batch: Batch) -> None:
+    surrogate = trained(7)
+    whole = WholeSet(NeighbourMargin())
+    black = transfer_all(whole, ENGINE, surrogate, ensemble, batch, seeded(), members=3)
+    on_its_own = move_all(whole, ENGINE, surrogate, batch, seeded())
+    assert torch.equal(black.inputs, on_its_own.inputs), "the target has no part in the climb"
+    with frozen(ensemble) as embed, torch.no_grad():
+        torch.testing.assert_close(black.embeddings, embed(black.inputs))
+        torch.testing.assert_close(black.clean, embed(batch.inputs))
+    white = move_all(whole, ENGINE, ensemble, batch, seeded(), members=3)
+    assert white.judged < black.judged < judge(black.clean, batch.labels, 3, "R@1")
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(0)

@@ -49,7 +49,7 @@ class Centroid:
         classes, centroids = class_centroids(gallery)
         if len(classes) < 2:
             raise InputError("the images are of one class only; expected another class to move towards")
-        own = _places(batch.labels, classes)
+        own = class_places(batch.labels, classes)
         wrong = self._wrong(clean, own, centroids, generator)
         return {"own": centroids[own], "wrong": centroids[wrong]}
 
@@ -85,7 +85,7 @@ class PairSimilarity:
     def choose(self, clean: Embeddings, batch: Batch, gallery: Gallery, generator: torch.Generator | None) -> Targets:
         classes, centroids = class_centroids(gallery)
         sizes = _sizes(gallery, classes)[:, None]
-        own = _places(batch.labels, classes)
+        own = class_places(batch.labels, classes)
         total, summed = gallery.embeddings.sum(dim=0), centroids[own] * sizes[own]
         listed = (batch.index >= 0)[:, None]
         # The image itself is no pair: its own place in the bank is taken out of its class.
@@ -113,7 +113,7 @@ def derangement(count: int, device: torch.device, generator: torch.Generator | N
     return torch.empty_like(order).scatter(0, order, order.roll(1))
 
 
-def _places(labels: Int[Tensor, " batch"], classes: Int[Tensor, " classes"]) -> Int[Tensor, " batch"]:
+def class_places(labels: Int[Tensor, " batch"], classes: Int[Tensor, " classes"]) -> Int[Tensor, " batch"]:
     """Where each label stands among the classes, which must hold it."""
     place = torch.searchsorted(classes, labels).clamp_max(len(classes) - 1)
     # One host synchronisation per batch: a label that no item has would be taken for another class.

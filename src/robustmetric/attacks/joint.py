@@ -5,7 +5,7 @@ With bank "moving" all images climb at once, against the embeddings of the other
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 import torch
@@ -41,6 +41,8 @@ class WholeSet:
     """Steps between two embeddings of a moving bank."""
     restarts: int = 1
     judge: Judge = "R@1"
+    surrogate: str | None = field(default=None, repr=False)
+    """A run folder, for a black-box attack: the climb is on its model (`transfer_all`). Records name it by weights."""
 
     def __post_init__(self) -> None:
         for name, word, known in (("bank", self.bank, get_args(Bank)), ("judge", self.judge, get_args(Judge))):
@@ -132,6 +134,30 @@ def move_all(
                 best = Moved(inputs, z, clean, judged, flat)
     assert best is not None  # there is at least one restart
     return best
+
+
+def transfer_all(
+    whole: WholeSet,
+    engine: Engine,
+    surrogate: nn.Module,
+    model: nn.Module,
+    batch: Batch,
+    generator: torch.Generator,
+    *,
+    surrogate_members: int = 1,
+    members: int = 1,
+    chunk: int = 128,
+    rounded: bool = True,
+    view: View = "exact",
+) -> Moved:
+    """As `move_all`, but all is done on the surrogate, restarts judged by it too: the target is seen at the end."""
+    moved = move_all(
+        whole, engine, surrogate, batch, generator,
+        members=surrogate_members, chunk=chunk, rounded=rounded, view=view,
+    )  # fmt: skip
+    with frozen(model, view) as embed:
+        clean, z = (embed_all(embed, inputs, chunk) for inputs in (batch.inputs, moved.inputs))
+    return replace(moved, embeddings=z, clean=clean, judged=judge(z, batch.labels, members, whole.judge))
 
 
 def judge(z: Embeddings, labels: Int[Tensor, " batch"], members: int, by: Judge) -> float:

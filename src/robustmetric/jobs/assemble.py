@@ -18,6 +18,7 @@ from robustmetric.data.protocols import Sampler, Source, Transform
 from robustmetric.data.transforms import Identity
 from robustmetric.defences.base import Defence
 from robustmetric.errors import InputError, nearest
+from robustmetric.numerics.kmeans import Backend
 from robustmetric.optimise import Optimiser
 from robustmetric.perturb.pgd import View
 from robustmetric.recipe import Spec
@@ -64,6 +65,8 @@ class Plan:
     """Save the training state at least this often."""
     suite: str = "ers224"
     """The suite `evaluate` runs when none is named."""
+    kmeans: Backend = "torch"
+    """Whose k-means the scores of clustering suites come from: "torch", ours, or "faiss" (extra)."""
     on_collapse: OnCollapse = "stop"
     """Whether training ends early when all embeddings fall together (diagnose/collapse.py)."""
 
@@ -143,21 +146,49 @@ def load_view(spec: Mapping[str, Spec], where: str) -> Transform:
     return cast(Transform, build(spec, "view", where)) if "view" in spec else IDENTITY
 
 
-def build(spec: Mapping[str, Spec], key: str, where: str) -> Any:
+def build(spec: Mapping[str, Spec], key: str, where: str, variables: Mapping[str, Spec] | None = None) -> Any:
     """The object under one top-level key."""
     if key not in spec:
         raise InputError(f"{where}: the recipe has no {key!r}")
-    return recipe.build(spec[key], NAMES, f"{where}.{key}")
+    return recipe.build(spec[key], NAMES, f"{where}.{key}", variables)
 
 
 SUITE_KEYS = ("engine", "attacks", "modes")
 
 
-def load_suite(name: str, radius: float | None = None, modes: Sequence[str] | None = None) -> Suite:
+SURROGATE = "$surrogate"
+"""What a suite writes where the user is to name a run folder."""
+
+
+def load_suite(
+    name: str, radius: float | None = None, modes: Sequence[str] | None = None, surrogate: str | None = None
+) -> Suite:
     """A suite by short name or file: a default `engine`, and `attacks`, each with its own changes and radii.
 
-    It runs in the modes its file names, or in those given here.
+    It runs in the modes its file names, or in those given here. Attacks that ask for a `$surrogate`, a run folder, are
+    left out where none is given.
     """
+    path, spec = _read_suite(name)
+    asking = [label for label, entry in spec["attacks"].items() if _mentions(entry, SURROGATE)]
+    if surrogate is not None and not asking:
+        raise InputError(f"{path}: no attack asks for a surrogate; leave {surrogate!r} out, or run clustering_adaptive")
+    entries = {k: entry for k, entry in spec["attacks"].items() if surrogate is not None or k not in asking}
+    if not entries:
+        raise InputError(f"{path}: every attack asks for a surrogate; name a run folder with --surrogate RUN")
+    trials: list[Trial] = []
+    for label, entry in entries.items():
+        trials += _trials(str(label), entry, spec["engine"], f"{path}.attacks.{label}", {"surrogate": surrogate})
+    suite = Suite(path.stem if Path(name).suffix else name, trials, _modes(spec, modes, str(path)))
+    recipe.call(suite.runs, {}, str(path))
+    return suite if radius is None else suite.at(radius)
+
+
+def asking_for_surrogate(name: str) -> list[str]:
+    """The labels of a suite's attacks that are left out where no surrogate is given."""
+    return [str(label) for label, entry in _read_suite(name)[1]["attacks"].items() if _mentions(entry, SURROGATE)]
+
+
+def _read_suite(name: str) -> tuple[Path, dict[str, Spec]]:
     path = recipe.locate(name, "suites")
     spec = recipe.load(path)
     for key in spec:
@@ -166,12 +197,13 @@ def load_suite(name: str, radius: float | None = None, modes: Sequence[str] | No
     for key in ("engine", "attacks"):
         if not isinstance(spec.get(key), dict) or not spec[key]:
             raise InputError(f"{path}: a suite needs {key!r}, a mapping; see recipes/suites/demo.yaml")
-    trials: list[Trial] = []
-    for label, entry in spec["attacks"].items():
-        trials += _trials(str(label), entry, spec["engine"], f"{path}.attacks.{label}")
-    suite = Suite(path.stem if Path(name).suffix else name, trials, _modes(spec, modes, str(path)))
-    recipe.call(suite.runs, {}, str(path))
-    return suite if radius is None else suite.at(radius)
+    return path, spec
+
+
+def _mentions(spec: Spec, word: str) -> bool:
+    if isinstance(spec, dict | list):
+        return any(_mentions(part, word) for part in (spec.values() if isinstance(spec, dict) else spec))
+    return bool(spec == word)
 
 
 def _modes(spec: Mapping[str, Spec], given: Sequence[str] | None, where: str) -> tuple[Mode, ...]:
@@ -184,15 +216,19 @@ def _modes(spec: Mapping[str, Spec], given: Sequence[str] | None, where: str) ->
     return tuple(modes)
 
 
-def _trials(label: str, entry: Spec, engine: dict[str, Spec], where: str) -> list[Trial]:
+def _trials(label: str, entry: Spec, engine: dict[str, Spec], where: str, variables: Mapping[str, Spec]) -> list[Trial]:
     """One suite entry: `attack`, changes to the `engine`, and the `radii` to run it at."""
     if not isinstance(entry, dict):
         raise InputError(f"{where}: expected a mapping with 'attack', found {entry!r}")
     for key in entry:
         if key not in ("attack", "engine", "radii"):
             raise InputError(f"{where}: {key!r} is not known{nearest(str(key), ('attack', 'engine', 'radii'))}")
-    merged = recipe.merge(engine, entry.get("engine", {}))
-    attack, climber = build(entry, "attack", where), recipe.build(merged, NAMES, f"{where}.engine")
+    changes = entry.get("engine", {})
+    # Another engine has settings of its own, but climbs in the same ball.
+    same = changes.get("name", engine.get("name")) == engine.get("name")
+    merged = recipe.merge(engine if same else {k: v for k, v in engine.items() if k == "ball"}, changes)
+    attack = build(entry, "attack", where, variables)
+    climber = recipe.build(merged, NAMES, f"{where}.engine")
     if not isinstance(attack, Attack) or not isinstance(climber, Engine):
         raise InputError(f"{where}: {attack!r} climbed by {climber!r} is not an attack with an engine such as pgd")
     trial = Trial(label, attack, climber)
@@ -218,6 +254,7 @@ def _check_parts(parts: Mapping[str, Any]) -> None:
     if not isinstance(seconds, int | float) or not seconds >= 0:
         raise InputError(f"checkpoint_seconds {seconds!r} is no time; expected a number >= 0")
     words = {"attack_view": get_args(View), "update": get_args(Update), "on_collapse": get_args(OnCollapse)}
+    words["kmeans"] = get_args(Backend)
     for key, known in words.items():
         if parts.get(key, known[0]) not in known:
             raise InputError(f"{key} {parts[key]!r} is not known{nearest(str(parts[key]), known)}")

@@ -2,30 +2,30 @@
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from jaxtyping import Float, Int
+import numpy as np
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from robustmetric.attacks.joint import Moved, WholeSet, embed_all, move_all
+from robustmetric.attacks.joint import WholeSet, embed_all, move_all, transfer_all
 from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.errors import InputError
-from robustmetric.jobs.arena import Arena, as_bytes
+from robustmetric.jobs.arena import Arena
+from robustmetric.jobs.crowd import Crowd, sampled
 from robustmetric.jobs.evaluate import Pictures, run_suite
-from robustmetric.jobs.feed import Feed
+from robustmetric.jobs.folder import save_arrays
+from robustmetric.jobs.surrogate import load_surrogate, surrogate_settings
 from robustmetric.jobs.workers import full_precision
-from robustmetric.metrics.average_precision import without_positives
 from robustmetric.metrics.robustness import bootstrap
 from robustmetric.metrics.voting import Reading, clusters_by_reading, recall_by_reading
 from robustmetric.models.ensemble import Ensemble
-from robustmetric.numerics.distances import chunks
+from robustmetric.numerics.kmeans import Backend
 from robustmetric.numerics.randomness import generator
 from robustmetric.perturb.pgd import frozen
 from robustmetric.records import Record
-from robustmetric.types import Batch
 
 KIND = "clustering"
 KS = (1, 2, 4, 8, 10, 20)
@@ -33,37 +33,7 @@ KS = (1, 2, 4, 8, 10, 20)
 SIDES = ("both sides", "query only", "gallery only")
 """Which side of a search is perturbed; clusters are made of one set, so only "both sides" has their scores."""
 CLEAN = "neither side"
-
-
-@dataclass(frozen=True)
-class Crowd:
-    """All images that an attack on clustering moves; where the gallery is apart, queries first and then the gallery."""
-
-    batch: Batch
-    queries: Int[Tensor, " queries"]
-    items: Int[Tensor, " items"]
-    exclude: Int[Tensor, " queries"]
-    """Each query's own place among the items, -1 where it has none."""
-
-    @staticmethod
-    def of(arena: Arena) -> "Crowd":
-        """The arena's images, as a model sees them."""
-        device = arena.workers.device
-        labels = arena.gallery.labels
-        rows, exclude = arena.rows.to(device), arena.places.to(device)
-        items = torch.arange(len(labels), device=device)
-        inputs = _inputs(arena, arena.items, torch.arange(len(labels)))
-        if arena.items is not arena.queries:
-            inputs = torch.cat([_inputs(arena, arena.queries, arena.rows), inputs])
-            labels = torch.cat([arena.queries.labels.to(device)[rows], labels])
-            items, rows = items + len(rows), torch.arange(len(rows), device=device)
-        return Crowd(Batch(inputs, labels, torch.arange(len(labels), device=device)), rows, items, exclude)
-
-    @property
-    def lonely(self) -> int:
-        """Queries that have no item of their class to find: they cannot hit, whatever the model."""
-        labels = self.batch.labels
-        return int(without_positives(labels[self.queries], labels[self.items], self.exclude).sum())
+SECONDS = "seconds of the climb"
 
 
 def is_clustering(suite: Suite) -> bool:
@@ -79,13 +49,20 @@ def run_any_suite(
     settings: Mapping[str, Any] | None = None,
     finished: Mapping[str, Record] | None = None,
     folder: Path | None = None,
+    kmeans: Backend = "torch",
 ) -> Iterator[tuple[Record, Pictures | None]]:
-    """A suite by the job it needs: this one where whole sets move, else `run_suite`."""
+    """A suite by the job it needs: this one where whole sets move, else `run_suite`. `folder` is that of the run."""
     if not is_clustering(suite):
-        yield from run_suite(arena, suite, seed, context, settings, finished, folder)
+        kept = None if folder is None else folder / "queries"
+        yield from run_suite(arena, suite, seed, context, settings, finished, kept)
         return
-    for record in run_clustering(arena, suite, seed, context, settings, finished):
+    for record in run_clustering(arena, suite, seed, context, settings, finished, usual(arena, kmeans), folder):
         yield record, None
+
+
+def usual(arena: Arena, kmeans: Backend = "torch") -> Reading:
+    """How the arena's model is read where nobody says otherwise: by its members, at the k there are neighbours for."""
+    return Reading(voters(arena.model), ks=[k for k in KS if k < len(arena.gallery)], backend=kmeans)
 
 
 def run_clustering(
@@ -96,14 +73,16 @@ def run_clustering(
     settings: Mapping[str, Any] | None = None,
     finished: Mapping[str, Record] | None = None,
     reading: Reading | None = None,
+    folder: Path | None = None,
 ) -> Iterator[Record]:
     """Clean, then every trial: one record for each side perturbed and each reading; last, the strongest attack of each.
 
-    A trial whose records are all in `finished` is not run again. `reading` is by default that of the model's members.
+    A trial whose records are all in `finished` is not run again. `reading` is by default the usual one. Of every trial
+    that is run, `folder` gets embeddings of a few classes before and after, for pictures (`embeddings/*.npz`).
     """
     if arena.workers.ranks > 1:
         raise InputError(f"a whole set is moved by one process, not {arena.workers.ranks}; expected --devices 1")
-    reading = reading or Reading(voters(arena.model), ks=[k for k in KS if k < len(arena.gallery)])
+    reading = reading or usual(arena)
     done = dict(finished or {})
     crowd = Crowd.of(arena)
     base = {"suite": suite.name, **(settings or {}), **_described(arena, crowd, reading)}
@@ -114,7 +93,10 @@ def run_clustering(
         if all(record.key in done for record in expected):
             found += [done[record.key] for record in expected]
             continue
-        measured = _measure(arena, crowd, trial, expected, reading, seed, context)
+        clean, moved, notes = _embeddings(arena, crowd, trial, reading, seed)
+        measured = _measured(crowd, clean, moved, expected, reading, {**context, "chance": crowd.chance, **notes})
+        if folder is not None and trial is not None:
+            _keep(folder, suite.name, trial, crowd, clean, moved, arena.class_names)
         found += measured
         yield from measured
     yield from (record for record in strongest(found) if record.key not in done)
@@ -159,57 +141,70 @@ def _weakest(records: Sequence[Record], score: str) -> Record:
 
 
 @full_precision()
-def _measure(
-    arena: Arena,
+def _embeddings(
+    arena: Arena, crowd: Crowd, trial: Trial | None, reading: Reading, seed: int
+) -> tuple[Tensor, Tensor, dict[str, float]]:
+    """Of all images, clean and moved, and what is to be noted of the climb."""
+    began = time.monotonic()
+    if trial is None:
+        with frozen(arena.model, arena.seen) as network:
+            clean = embed_all(network, crowd.batch.inputs, arena.batch_size)
+        return clean, clean, {SECONDS: time.monotonic() - began}
+    if not isinstance(trial.attack, WholeSet):
+        raise InputError(
+            f"trial {trial.label!r}: {trial.attack!r} moves single queries; expected whole_set, as in the others"
+        )
+    surrogate, randomness = load_surrogate(trial, arena), generator(arena.workers.device, seed, 6)
+    rest: dict[str, Any] = {
+        "members": reading.members, "chunk": arena.batch_size,
+        "rounded": crowd.batch.inputs.dim() > 2, "view": arena.seen,
+    }  # fmt: skip
+    if surrogate is None:
+        moved = move_all(trial.attack, trial.engine, arena.model, crowd.batch, randomness, **rest)
+    else:
+        rest["surrogate_members"] = voters(surrogate)
+        moved = transfer_all(trial.attack, trial.engine, surrogate, arena.model, crowd.batch, randomness, **rest)
+    notes = {"percent_without_gradient_at_the_start": moved.flat, SECONDS: time.monotonic() - began}
+    return moved.clean, moved.embeddings, notes
+
+
+@full_precision()
+def _measured(
     crowd: Crowd,
-    trial: Trial | None,
+    clean: Tensor,
+    moved: Tensor,
     expected: Sequence[Record],
     reading: Reading,
-    seed: int,
     context: Mapping[str, Any],
 ) -> list[Record]:
+    """The expected records with their numbers; their seconds are those of the climb and of all scores together."""
     began = time.monotonic()
-    clean, moved, notes = _embeddings(arena, crowd, trial, reading, seed)
     found: dict[str, tuple[dict[str, dict[str, float]], dict[str, Any]]] = {}
     for sides in dict.fromkeys(record.settings["sides"] for record in expected):
         found[sides] = _scores(crowd, clean, moved, sides, reading)
-    seconds = time.monotonic() - began
+    seconds = context[SECONDS] + time.monotonic() - began
+    kept = {key: value for key, value in context.items() if key != SECONDS}
     return [
         replace(
             record,
             scores=found[record.settings["sides"]][0][record.settings["reading"]],
             intervals=found[record.settings["sides"]][1][record.settings["reading"]],
             seconds=seconds,
-            context={**context, **notes},
+            context=kept,
         )
         for record in expected
     ]
 
 
-def _embeddings(
-    arena: Arena, crowd: Crowd, trial: Trial | None, reading: Reading, seed: int
-) -> tuple[Tensor, Tensor, dict[str, float]]:
-    """Of all images, clean and moved, and what is to be noted of the climb."""
-    if trial is None:
-        with frozen(arena.model, arena.seen) as network:
-            clean = embed_all(network, crowd.batch.inputs, arena.batch_size)
-        return clean, clean, {}
-    if not isinstance(trial.attack, WholeSet):
-        raise InputError(
-            f"trial {trial.label!r}: {trial.attack!r} moves single queries; expected whole_set, as in the others"
-        )
-    moved: Moved = move_all(
-        trial.attack,
-        trial.engine,
-        arena.model,
-        crowd.batch,
-        generator(arena.workers.device, seed, 6),
-        members=reading.members,
-        chunk=arena.batch_size,
-        rounded=crowd.batch.inputs.dim() > 2,
-        view=arena.seen,
-    )
-    return moved.clean, moved.embeddings, {"percent_without_gradient_at_the_start": moved.flat}
+def _keep(
+    folder: Path, suite: str, trial: Trial, crowd: Crowd, clean: Tensor, moved: Tensor, names: tuple[str, ...]
+) -> None:
+    """Embeddings of a few classes before and after, for the report's picture."""
+    radius = trial.engine.ball.radius
+    title = f"{suite}-{trial.label}-{radius * 255:.2f}".replace("/", "_")
+    facts = {"suite": suite, "attack": trial.label, "radius": radius}
+    arrays = sampled(crowd, clean, moved, names) | {name: np.array(fact) for name, fact in facts.items()}
+    save_arrays(folder / "embeddings" / f"{title}.npz", arrays)
 
 
 def _scores(
@@ -235,7 +230,7 @@ def _scores(
 def _expected(trial: Trial | None, base: Mapping[str, Any], reading: Reading, seed: int, count: int) -> list[Record]:
     """The records of a trial, without their numbers: by these keys it is known whether it was run."""
     label = "clean" if trial is None else trial.label
-    described = {} if trial is None else trial.settings()
+    described = {} if trial is None else {**trial.settings(), **surrogate_settings(trial)}
     return [
         Record(
             kind=KIND,
@@ -257,8 +252,3 @@ def _name(label: str, sides: str, reading: str) -> str:
 def _described(arena: Arena, crowd: Crowd, reading: Reading) -> dict[str, Any]:
     described = {**arena.settings(), "reading_rules": {**asdict(reading), "ks": list(reading.ks)}}
     return {**described, "without_positives": crowd.lonely} if crowd.lonely else described
-
-
-def _inputs(arena: Arena, feed: Feed, rows: Int[Tensor, " rows"]) -> Tensor:
-    parts = [as_bytes(feed.batch(rows[part], arena.view)).inputs for part in chunks(len(rows), arena.batch_size)]
-    return torch.cat(parts)

@@ -13,10 +13,26 @@ from robustmetric import recipe, records
 from robustmetric.errors import InputError
 from robustmetric.jobs.certified_ledger import read_certified_row
 from robustmetric.jobs.certify import recipe_of
+from robustmetric.jobs.clustering_ledger import clean_record, clustering_block, clustering_records, seconds
+from robustmetric.jobs.cost import cost
 from robustmetric.jobs.folder import RunFolder
 from robustmetric.metrics.robustness import SUB_SCORES, ers
 from robustmetric.records import Record
-from robustmetric.report.ledger import CLEAN, PROTOCOLS, RADII, Row, faults, label, protocol, published, steps
+from robustmetric.report import clustering_rows
+from robustmetric.report.ledger import (
+    CLEAN,
+    ENSEMBLES,
+    LARGE,
+    PROTOCOLS,
+    RADII,
+    Row,
+    faults,
+    label,
+    longer,
+    protocol,
+    published,
+    steps,
+)
 
 PAPERS = {
     "est": "Zhou et al. 2020",
@@ -29,10 +45,6 @@ PAPERS = {
     "ca_tride": "Tian et al. 2024",
     "madry": "Madry et al. 2018",
 }
-UPDATE, STEP, LOOK = 3.0, 2.0, 1.0
-"""Forward passes that an image costs: forward and full backward; forward and input gradient; forward alone."""
-TRIPLET, PAIR = 1.5, 1.0
-"""Images of all triplets, of their positives and negatives, per image of the batch: one triplet for two images."""
 
 
 def write_rows(runs: Sequence[Path], out: Path) -> list[Path]:
@@ -58,48 +70,79 @@ def read_row(path: Path) -> Row:
     facts = json.loads(folder.summary.read_text()) if folder.summary.is_file() else {}
     found = records.latest(records.read(folder.results))
     weights = fingerprint_of(folder.weights) if folder.weights.is_file() else None
-    tested = _evaluation(found, weights, path)
-    clean = next(record for record in tested if record.kind == "clean")
-    file = facts.get("recipe_file") or _named_after(str(facts.get("name")))
-    defence, data, seed = spec["defence"], str(facts.get("data")), int(spec.get("seed", 0))
-    replays = int(defence.get("replays", 4)) if defence["name"] == "free_hm" else 1
-    try:
-        name = protocol(
-            data, spec["epochs"], spec["optimiser"]["rate"], clean.count,
-            clean.count == clean.settings.get("gallery"), replays=replays,
-        )  # fmt: skip
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
-    eta = steps(defence)
-    kind = label(defence, data)
-    middle = [kind, *([f"eta{eta}"] if eta else []), *([name] if name != "full" else [])]
+    tested, clustered = _evaluation(found, weights), clustering_records(found, weights)
+    if not tested and not clustered:
+        raise InputError(
+            f"{path} holds no evaluation of its weights by an ers or clustering suite in fp32; "
+            f"run `robustmetric evaluate {path}`"
+        )
+    clean = next((record for record in tested if record.kind == "clean"), None) or clean_record(clustered)
+    data = str(facts.get("data"))
     row: Row = {
-        "id": "-".join([data, str(facts.get("model")), *middle, f"seed{seed}"]),
-        "data": data,
-        "model": str(facts.get("model")),
-        "defence": kind,
-        "recipe": file,
-        "command": _command(facts, clean, tested),
+        **_identity(path, spec, facts, clean, bool(clustered)),
+        "command": _command(facts, clean, [*tested, *clustered]),
         "commit": str(facts.get("commit")),
-        "seed": seed,
         "hardware": str(facts.get("hardware")),
-        "wall_seconds": _seconds(found, tested),
+        "wall_seconds": _seconds(found, tested, clustered),
         "weights_sha256": weights,
         "queries": clean.count,
         "clean": _rounded({score: clean.scores[score] for score in CLEAN if score in clean.scores}),
         "attacks": _attacks(tested, RADII.get(data)),
-        "protocol": name,
-        "cost_fe": cost(defence),
+        "clustering": clustering_block(clustered, RADII.get(data)) if clustered else None,
+        "cost_fe": cost(spec["defence"]),
         "images_per_second": _rate(found),
         "collapsed": facts.get("collapsed"),
-        "paper": PAPERS.get(defence["name"]),
-        "published": _published(file, kind, eta, data),
     }
     row = {key: value for key, value in row.items() if value is not None and value != {}}
     wrong = faults(row)
     if wrong:
         raise InputError(f"{path}: {'; '.join(wrong)}")
     return row
+
+
+def _identity(
+    path: Path, spec: Mapping[str, Any], facts: Mapping[str, Any], clean: Record, is_clustered: bool
+) -> dict[str, Any]:
+    """What a row is called, the recipe it came from, its protocol, and what is published of it."""
+    defence, data, seed = spec["defence"], str(facts.get("data")), int(spec.get("seed", 0))
+    epochs, rate = int(spec["epochs"]), float(spec["optimiser"]["rate"])
+    replays = int(defence.get("replays", 4)) if defence["name"] == "free_hm" else 1
+    of_ensembles = is_clustered and _is_of_ensembles(data, epochs, rate)
+    whole = clean.count == clean.settings.get("gallery")
+    try:
+        name = protocol(data, epochs, rate, clean.count, whole, replays=replays, clustered=of_ensembles)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    file = facts.get("recipe_file") or _named_after(str(facts.get("name")))
+    if of_ensembles:
+        model, eta = clustering_rows.backbone(spec["model"]), None
+        kind = clustering_rows.kind(defence, is_long=epochs != ENSEMBLES[name].epochs)
+        parts = [clustering_rows.named(kind, clustering_rows.radius_of(defence))]
+        theirs = _published_clustering(file, spec)
+    else:
+        model, eta = str(facts.get("model")), steps(defence)
+        kind = label(defence, data)
+        parts = [kind, *([f"eta{eta}"] if eta else [])]
+        theirs = _published(file, kind, eta, data)
+    parts += [name] if name != "full" else []
+    return {
+        "id": "-".join([data, model, *parts, f"seed{seed}"]),
+        "data": data,
+        "model": model,
+        "defence": kind,
+        "recipe": file,
+        "seed": seed,
+        "protocol": name,
+        "paper": clustering_rows.SOURCE if of_ensembles else PAPERS.get(defence["name"]),
+        "published": theirs,
+    }
+
+
+def _is_of_ensembles(data: str, epochs: int, rate: float) -> bool:
+    """Whether a run was trained as the tables about clustering are, or is a control for them."""
+    return PROTOCOLS.get(data) is LARGE and any(
+        epochs in (wanted.epochs, longer(wanted)) and math.isclose(rate, wanted.rate) for wanted in ENSEMBLES.values()
+    )
 
 
 def fingerprint_of(path: Path) -> str:
@@ -111,32 +154,7 @@ def fingerprint_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def cost(defence: Mapping[str, Any]) -> float | None:
-    """Forward passes per training image and update, at most (rows at their goal leave early); None if not known."""
-    kind, attack = defence["name"], defence.get("attack") or {}
-    climb = STEP * attack.get("steps", 0) * attack.get("restarts", 1)
-    if kind == "plain":
-        return UPDATE
-    if kind in ("est", "ses", "madry"):
-        again = kind == "ses" or (kind == "madry" and 0 < defence.get("clean_share", 0) < 1)
-        return LOOK + climb + UPDATE * (2 if again else 1)
-    if kind in ("act", "rest") or (kind == "minmax" and defence.get("clean_anchor")):
-        return LOOK + climb * PAIR + UPDATE * TRIPLET
-    if kind in ("hm", "minmax"):
-        goal = defence.get("destination") or {}
-        still = goal.get("name") == "mined" and goal.get("miner") == defence.get("source")
-        term = defence.get("structure") or {}
-        wanted = [part for part in term.get("triplet", ("a", "a~", "p")) if "~" not in part] if term else []
-        return LOOK + (0 if still else climb * TRIPLET) + UPDATE * (TRIPLET + len(set(wanted)) / 2)
-    if kind == "ca_tride":
-        # Pairs on one batch, anchors, half as many, on the next.
-        return LOOK + climb * (PAIR + PAIR / 2) / 2 + UPDATE * TRIPLET
-    if kind == "free_hm":
-        return LOOK / defence.get("replays", 4) + UPDATE * TRIPLET
-    return None
-
-
-def _evaluation(found: Iterable[Record], weights: str | None, path: Path) -> list[Record]:
+def _evaluation(found: Iterable[Record], weights: str | None) -> list[Record]:
     """The records of one evaluation by an `ers` suite in fp32, of the weights that lie there: that of most queries."""
     groups: dict[tuple[Any, ...], list[Record]] = {}
     for record in found:
@@ -150,11 +168,7 @@ def _evaluation(found: Iterable[Record], weights: str | None, path: Path) -> lis
         key = (record.seed, *(settings.get(k) for k in ("queries", "gallery", "weights", "data_fingerprint")))
         groups.setdefault(key, []).append(record)
     whole = [group for group in groups.values() if any(record.kind == "clean" for record in group)]
-    if not whole:
-        raise InputError(
-            f"{path} holds no evaluation of its weights by an ers suite in fp32; run `robustmetric evaluate {path}`"
-        )
-    return max(whole, key=lambda group: (group[0].count, len(group)))
+    return max(whole, key=lambda group: (group[0].count, len(group))) if whole else []
 
 
 def _attacks(tested: Iterable[Record], radius: float | None) -> dict[str, dict[str, Any]]:
@@ -178,21 +192,27 @@ def _attacks(tested: Iterable[Record], radius: float | None) -> dict[str, dict[s
     return ordered
 
 
-def _command(facts: Mapping[str, Any], clean: Record, tested: Iterable[Record]) -> str:
-    """What was typed, with the folder a training makes by itself."""
-    settings = clean.settings
+def _command(facts: Mapping[str, Any], clean: Record, tested: Sequence[Record]) -> str:
+    """What was typed, with the folder a training makes by itself; a command for each suite."""
     batches = sorted({str(record.settings["batch"]) for record in tested if "batch" in record.settings})
-    some = [] if clean.count == settings.get("gallery") else ["--queries", str(clean.count)]
+    some = [] if clean.count == clean.settings.get("gallery") else ["--queries", str(clean.count)]
     seed = ["--seed", str(clean.seed)] if clean.seed else []
     batch = ["--batch", batches[0]] if batches not in ([], ["128"]) else []
-    evaluate = " ".join(["robustmetric evaluate", f"runs/{facts.get('name')}", settings["suite"], *some, *seed, *batch])
-    return f"{facts['command']} && {evaluate}" if facts.get("command") else evaluate
+    commands = [str(facts["command"])] if facts.get("command") else []
+    for suite in dict.fromkeys([clean.settings["suite"], *(r.settings["suite"] for r in tested)]):
+        own = [record.settings for record in tested if record.settings["suite"] == suite]
+        words = ["robustmetric evaluate", f"runs/{facts.get('name')}", suite, *some, *seed, *batch]
+        words += ["--surrogate", "RUN"] if any("surrogate_weights" in settings for settings in own) else []
+        by_faiss = any(settings.get("reading_rules", {}).get("backend") == "faiss" for settings in own)
+        commands.append(" ".join([*words, *(["--kmeans", "faiss"] if by_faiss else [])]))
+    return " && ".join(commands)
 
 
-def _seconds(found: Iterable[Record], tested: Iterable[Record]) -> dict[str, float]:
+def _seconds(found: Iterable[Record], tested: Iterable[Record], clustered: Iterable[Record]) -> dict[str, float]:
     train = [record.seconds for record in found if record.kind == "train"]
     evaluate = [record.seconds for record in tested if record.kind in ("clean", "attack")]
-    return {**({"train": round(math.fsum(train), 1)} if train else {}), "evaluate": round(math.fsum(evaluate), 1)}
+    total = math.fsum([*evaluate, seconds(clustered)])
+    return {**({"train": round(math.fsum(train), 1)} if train else {}), "evaluate": round(total, 1)}
 
 
 def _rate(found: Iterable[Record]) -> float | None:
@@ -215,6 +235,18 @@ def _published(name: str, kind: str, eta: int | None, data: str) -> dict[str, An
         return None
     same = shipped is not None and (label(shipped, data), steps(shipped)) == (kind, eta)
     return published(name) if same and data in PROTOCOLS else None
+
+
+def _published_clustering(name: str, spec: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the recipe's header says, if the run has that recipe's defence and backbone still."""
+    try:
+        shipped = recipe.load(recipe.locate(name)) if name else None
+    except InputError:
+        return None
+    if shipped is None or shipped["defence"] != spec["defence"]:
+        return None
+    same = clustering_rows.backbone(shipped["model"]) == clustering_rows.backbone(spec["model"])
+    return clustering_rows.published(name) if same else None
 
 
 def _rounded(scores: Mapping[str, float]) -> dict[str, float]:

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import nn
 
+from robustmetric.attacks.joint import WholeSet
 from robustmetric.attacks.suite import Trial
 from robustmetric.attacks.transfer import Surrogate, Transfer
 from robustmetric.jobs import assemble
@@ -22,11 +23,20 @@ def find_surrogate(trial: Trial, arena: Arena) -> Surrogate | None:
     return Surrogate(model, Gallery(items, arena.gallery.labels))
 
 
+def load_surrogate(trial: Trial, arena: Arena) -> nn.Module | None:
+    """The model on which an attack on a whole set climbs instead of its target; None where it has none."""
+    path = _folder(trial)
+    return None if path is None else _load(path).to(arena.workers.device)
+
+
 def surrogate_settings(trial: Trial) -> dict[str, Any]:
     """What a record must say of it: which weights lie in the folder now."""
-    if not isinstance(trial.attack, Transfer):
-        return {}
-    return {"surrogate_weights": fingerprint(_load(trial.attack.surrogate))[:16]}
+    path = _folder(trial)
+    return {} if path is None else {"surrogate_weights": fingerprint(_load(path))[:16]}
+
+
+def _folder(trial: Trial) -> str | None:
+    return trial.attack.surrogate if isinstance(trial.attack, Transfer | WholeSet) else None
 
 
 def _load(path: str) -> nn.Module:

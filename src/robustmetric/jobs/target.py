@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
 from robustmetric import recipe, records
+from robustmetric.attacks.suite import Suite
 from robustmetric.catalogue import CATALOGUE, NAMES
 from robustmetric.data.base import Dataset
 from robustmetric.data.folder import Folder
@@ -19,7 +20,7 @@ from robustmetric.data.transforms import CentreCrop, Identity
 from robustmetric.errors import InputError, nearest
 from robustmetric.jobs import assemble
 from robustmetric.jobs.arena import Arena
-from robustmetric.jobs.clustering import run_any_suite
+from robustmetric.jobs.clustering import is_clustering, run_any_suite
 from robustmetric.jobs.ers import APART
 from robustmetric.jobs.evaluate import Pictures, title
 from robustmetric.jobs.folder import RunFolder, save_arrays, summarise
@@ -28,6 +29,7 @@ from robustmetric.jobs.workers import Hardware, Workers, describe
 from robustmetric.models.encoder import Encoder
 from robustmetric.models.ensemble import Ensemble
 from robustmetric.models.mahalanobis import Mahalanobis
+from robustmetric.numerics.kmeans import Backend, check_backend
 from robustmetric.recipe import Spec
 from robustmetric.records import Record
 
@@ -57,11 +59,18 @@ def evaluate(
     batch_size: int = 128,
     fast: bool = False,
     skip_unreadable: bool = False,
+    surrogate: str | None = None,
+    kmeans: str | None = None,
     hardware: Hardware = Hardware(),  # noqa: B008  # frozen
 ) -> list[Record]:
-    """Run a suite; each record is written as it comes, and what is already there is not run again."""
+    """Run a suite; each record is written as it comes, and what is already there is not run again.
+
+    `surrogate` is a run folder, for a suite's attacks that ask for one; `kmeans` replaces the recipe's.
+    """
     target = find_target(name, data=data, out=out, skip_unreadable=skip_unreadable)
-    chosen = assemble.load_suite(suite or str(target.spec.get("suite", "ers224")), radius, modes)
+    suite = suite or str(target.spec.get("suite", "ers224"))
+    chosen = assemble.load_suite(suite, radius, modes, surrogate)
+    backend = _backend(target.spec, kmeans, chosen)
     fabric = hardware.fabric()
     workers = Workers.of(fabric)
     context = records.context(describe(workers.device, workers.ranks))
@@ -75,20 +84,33 @@ def evaluate(
         limit=queries, seed=seed, batch_size=batch_size, fast=fast,
     )  # fmt: skip
     settings = {"data": target.dataset.name}
-    kept = target.folder.path / "queries"
-    for record, pictures in run_any_suite(arena, chosen, seed, context, settings, finished, kept):
+    if lead and surrogate is None and (left_out := assemble.asking_for_surrogate(suite)):
+        say(f"left out without --surrogate RUN: {', '.join(left_out)}")
+    kept = target.folder.path
+    for record, pictures in run_any_suite(arena, chosen, seed, context, settings, finished, kept, backend):
         if lead:
             records.append(target.folder.results, record)
             _save_pictures(target.folder, record, pictures)
-            shown = "  ".join(
-                f"{key} {value:.4g}" for key, value in record.scores.items() if key not in ("mAP@R", "AMI")
-            )
-            mode = " (compat)" if record.settings.get("mode") == "compat" else ""
-            what = f"{title(record.name, record.settings.get('radius'))}{mode}"
-            say(f"{target.name}  {what}: {shown}{_apart(record)}")
+            say(f"{target.name}  {_line(record)}")
     if lead and finished and len(finished) == len(target.folder.finished()):
         say(f"{target.folder.path}: nothing to do, every trial of {chosen.name} is there")
     return records.latest(records.read(target.folder.results)) if target.folder.results.is_file() else []
+
+
+def _line(record: Record) -> str:
+    """A record as it is told when it comes."""
+    shown = "  ".join(f"{key} {value:.4g}" for key, value in record.scores.items() if key not in ("mAP@R", "AMI"))
+    mode = " (compat)" if record.settings.get("mode") == "compat" else ""
+    return f"{title(record.name, record.settings.get('radius'))}{mode}: {shown}{_apart(record)}"
+
+
+def _backend(spec: Mapping[str, Spec], given: str | None, suite: Suite) -> Backend:
+    """Whose k-means: the command line's, else the recipe's; refused here where it is unknown or not installed."""
+    if given is not None and not is_clustering(suite):
+        raise InputError(f"--kmeans {given} is for suites on clustering; {suite.name!r} is none, leave it out")
+    backend = given or str(spec.get("kmeans", "torch"))
+    check_backend(backend)
+    return cast(Backend, backend)
 
 
 def _apart(record: Record) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -12,7 +11,7 @@ from robustmetric.errors import InputError
 from robustmetric.metrics.clustering import ami, nmi, pairwise_f1
 from robustmetric.metrics.recall import recall_at
 from robustmetric.numerics.distances import nearest
-from robustmetric.numerics.kmeans import kmeans
+from robustmetric.numerics.kmeans import Backend, check_backend, kmeans
 from robustmetric.numerics.vote import (
     Ties,
     centroid_distances,
@@ -45,7 +44,7 @@ class Reading:
     clusters: int | None = None
     """None: as many as there are classes."""
     ties: Ties = "nearest"
-    backend: Literal["torch", "faiss"] = "torch"
+    backend: Backend = "torch"
 
     def __post_init__(self) -> None:
         if self.members < 1 or self.seeds < 1 or not self.ks or min(self.ks) < 1:
@@ -53,6 +52,7 @@ class Reading:
                 f"members={self.members}, seeds={self.seeds}, ks={list(self.ks)}; expected all to be 1 or more"
             )
         check_ties(self.ties)
+        check_backend(self.backend)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """k-means: Lloyd's iterations from a greedy k-means++ start (Arthur & Vassilvitskii 2007), on CPU or GPU."""
 
 import math
-from typing import Literal
+from importlib.util import find_spec
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -10,6 +11,8 @@ from torch import Tensor
 from robustmetric.errors import InputError
 from robustmetric.numerics.distances import nearest, paired, pairwise
 
+Backend = Literal["torch", "faiss"]
+"""Who clusters: ours, on CPU or GPU, or faiss, on the CPU."""
 MOST_SPREAD = 1000
 """Clusters up to which the start is k-means++."""
 
@@ -21,7 +24,7 @@ def kmeans(
     seed: int = 0,
     iterations: int = 25,
     restarts: int = 1,
-    backend: Literal["torch", "faiss"] = "torch",
+    backend: Backend = "torch",
 ) -> Int[Tensor, " n"]:
     """The cluster, 0 to `clusters` - 1, of each row; of several restarts, the one with the smallest inertia.
 
@@ -32,15 +35,22 @@ def kmeans(
         raise InputError(f"{clusters} clusters asked of {len(x)} points; expected 1 <= clusters <= {len(x)}")
     if iterations < 1 or restarts < 1:
         raise InputError(f"iterations={iterations}, restarts={restarts}; expected both to be 1 or more")
+    check_backend(backend)
     if backend == "faiss":
         return _faiss(x, clusters, seed, iterations, restarts)
-    if backend != "torch":
-        raise InputError(f"backend {backend!r} is not known; expected 'torch' or 'faiss'")
     generator = torch.Generator().manual_seed(seed)
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     start = _spread if clusters <= MOST_SPREAD else _drawn
     runs = [_lloyd(x, start(x, clusters, generator), iterations) for _ in range(restarts)]
     return min(runs, key=lambda labels: inertia(x, labels))
+
+
+def check_backend(backend: str) -> None:
+    """Refuse a k-means that is not known, or not installed, before hours of attacks are to be scored by it."""
+    if backend not in get_args(Backend):
+        raise InputError(f"backend {backend!r} is not known; expected 'torch' or 'faiss'")
+    if backend == "faiss" and find_spec("faiss") is None:
+        raise InputError("backend 'faiss' is not installed; pip install 'robustmetric[faiss]' or use 'torch'")
 
 
 @torch.no_grad()
@@ -98,14 +108,30 @@ def cluster_means(
     return (sums / counts.clamp_min(1)[:, None]).to(x.dtype), counts
 
 
+def soft_assignments(
+    x: Float[Tensor, "n dim"], centres: Float[Tensor, "clusters dim"], temperature: float
+) -> Float[Tensor, "n clusters"]:
+    """The logarithm of each point's shares in the clusters, softmax_k(-|x - c_k|^2 / temperature); differentiable."""
+    return (-(pairwise(x, centres).square()) / temperature).log_softmax(dim=1)
+
+
+@torch.no_grad()
+def soft_kmeans(
+    x: Float[Tensor, "n dim"], centres: Float[Tensor, "clusters dim"], temperature: float, iterations: int = 10
+) -> Float[Tensor, "clusters dim"]:
+    """Soft k-means (MacKay 2003) from these centres: each becomes the mean of all points, weighted by their shares."""
+    for _ in range(iterations):
+        shares = soft_assignments(x, centres, temperature).exp()
+        weights = shares.sum(dim=0)[:, None]
+        # A centre in which no point has a share (none that float32 can hold) stays where it is.
+        centres = torch.where(weights > 0, shares.T @ x.to(shares.dtype) / weights, centres)
+    return centres
+
+
 def _faiss(x: Tensor, clusters: int, seed: int, iterations: int, restarts: int) -> Int[Tensor, " n"]:
     """The same by faiss, on the CPU, with all points (faiss by default takes 256 per centre)."""
-    try:
-        import faiss
-    except ImportError as error:
-        raise InputError(
-            "backend 'faiss' is not installed; pip install 'robustmetric[faiss]' or use 'torch'"
-        ) from error
+    import faiss
+
     rows = x.detach().float().cpu().contiguous().numpy()
     model = faiss.Kmeans(
         rows.shape[1],

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from robustmetric import recipe
+from robustmetric.report import clustering_rows
 from robustmetric.report.ledger import LARGE, Row, label, published, read_rows, steps
 from robustmetric.report.scores import DASH, show
 
@@ -22,7 +23,9 @@ def comparison(folder: Path) -> str:
     """The tables of `results/<data>`: every row of ours beside what was published of it, and what was not measured."""
     data = folder.resolve().name
     theirs = _published(data)
-    rows = read_rows(folder) if folder.is_dir() else []
+    every = read_rows(folder) if folder.is_dir() else []
+    clustered = [row for row in every if row.get("paper") == clustering_rows.SOURCE]
+    rows = [row for row in every if row not in clustered]
     groups: dict[tuple[str, str], dict[Kind, list[Row]]] = {}
     for row in sorted(rows, key=lambda row: list(LARGE).index(row["protocol"])):
         groups.setdefault((row["protocol"], row["model"]), {}).setdefault(_kind(row), []).append(row)
@@ -34,6 +37,7 @@ def comparison(folder: Path) -> str:
     missing = {kind: block for kind, block in theirs.items() if kind not in measured}
     if missing:
         parts.append(f"### {data}, not measured\n\n{_table(missing, {}, '')}")
+    parts += [text] if (text := clustering_rows.table(data, clustered)) else []
     return "\n\n".join(parts) or f"No row of {data!r} is published or measured."
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from robustmetric import recipe
 from robustmetric.errors import InputError
+from robustmetric.report.clustering_schema import faults as clustering_faults
 
 Row = dict[str, Any]
 """One file: see `faults` for what it holds."""
@@ -32,6 +33,10 @@ PROTOCOLS: dict[str, dict[str, Protocol]] = {
     "digits": {"full": Protocol(30, 1e-3)},
 }
 """By data; the one place that says what `full`, `short` and `sketch` mean."""
+ENSEMBLES = {"full": Protocol(60, 1e-4), "short": Protocol(12, 1e-4)}
+"""At 224 px, of rows about clustering, which is always of all images. The paper has 200 epochs."""
+LONGER = 75 / 24
+"""How many times the epochs a single model may have as a control: the forwards of EAT over those of AT."""
 
 RADII = {**{data: 8 / 255 for data in ("cub", "cars", "sop", "inshop")}, "fashion": 77 / 255, "mnist": 77 / 255}
 """The published radius by data: numbers at another have no place in the ten. Other data have no published one."""
@@ -54,21 +59,38 @@ GOALS = {0.0: "zero", -0.1: "half_margin", -0.2: "margin"}
 POWERS = {1.0: "lga", 2.0: "g2", 0.5: "g_half"}
 
 
-def protocol(data: str, epochs: int, rate: float | int, queries: int, all_queries: bool, replays: int = 1) -> str:
+def protocol(
+    data: str,
+    epochs: int,
+    rate: float | int,
+    queries: int,
+    all_queries: bool,
+    replays: int = 1,
+    clustered: bool = False,
+) -> str:
     """The name of the protocol a row was made under; one that is none of them cannot be compared, and is refused.
 
-    A defence that takes each batch `replays` times has that many times fewer epochs, rounded up.
+    A defence that takes each batch `replays` times has that many times fewer epochs, rounded up. A `clustered` row may
+    be of `ENSEMBLES` too.
     """
-    known = PROTOCOLS.get(data, {})
-    for name, wanted in known.items():
+    known = list(PROTOCOLS.get(data, {}).items())
+    if clustered and PROTOCOLS.get(data) is LARGE:
+        known = [*ENSEMBLES.items(), *known]
+    for name, wanted in known:
         tested = all_queries if wanted.queries is None else queries == wanted.queries
-        if epochs == math.ceil(wanted.epochs / replays) and math.isclose(rate, wanted.rate) and tested:
+        allowed = [math.ceil(wanted.epochs / replays), *([longer(wanted)] if clustered else [])]
+        if epochs in allowed and math.isclose(rate, wanted.rate) and tested:
             return name
-    words = [f"{name}: {p.epochs} epochs at {p.rate:g}, {p.queries or 'all'} queries" for name, p in known.items()]
+    words = [f"{name}: {p.epochs} epochs at {p.rate:g}, {p.queries or 'all'} queries" for name, p in known]
     raise InputError(
         f"{epochs} epochs at rate {rate:g} with {queries} queries are no protocol of {data}; "
         f"expected {'; '.join(words) or f'one of {sorted(PROTOCOLS)}'}"
     )
+
+
+def longer(usual: Protocol) -> int:
+    """The epochs of a single model that is given as many forwards as EAT."""
+    return round(usual.epochs * LONGER + 1e-9)
 
 
 def label(defence: Mapping[str, Any], data: str = "") -> str:
@@ -189,7 +211,7 @@ def faults(row: Any) -> list[str]:
     known = PROTOCOLS.get(row["data"], LARGE)
     if row["protocol"] not in known:
         found.append(f"protocol {row['protocol']!r} is none of {', '.join(known)}")
-    elif known[row["protocol"]].queries not in (None, row["queries"]):
+    elif "clustering" not in row and known[row["protocol"]].queries not in (None, row["queries"]):
         found.append(f"{row['queries']} queries are not those of protocol {row['protocol']}")
     if not row["id"].startswith(f"{row['data']}-{row['model']}-") or not row["id"].endswith(f"-seed{row['seed']}"):
         found.append(f"id {row['id']!r} is not <data>-<model>-...-seed<seed>")
@@ -204,6 +226,7 @@ def faults(row: Any) -> list[str]:
         found += _block(f"attacks.{mode}", scores, (*TEN, "ERS", "ERS_interval"))
         if ("ERS" in scores) != (set(TEN) <= set(scores)):
             found.append(f"attacks.{mode}: ERS stands with its ten numbers or not at all")
+    found += clustering_faults(row["clustering"]) if "clustering" in row else []
     for key in ("cost_fe", "images_per_second"):
         if key in row and not (_is_number(row[key]) and row[key] > 0):
             found.append(f"{key} {row[key]!r} is no number > 0")

@@ -9,12 +9,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from robustmetric.errors import InputError
+from robustmetric.report import clustering as clusters
 from robustmetric.report import plots
 from robustmetric.report.certified import proofs
 from robustmetric.report.gallery import Gallery, read_gallery
 from robustmetric.report.hardness import against_margin, hardness, hardness_runs
+from robustmetric.report.projections import portraits
 from robustmetric.report.runs import Run, read_runs
 from robustmetric.report.scores import DASH, MULTIPLY, SCORES, Score, describe, show, show_interval
+from robustmetric.report.sweeps import Sweep, sweeps
 from robustmetric.report.tables import Column, Summary, full, summaries
 from robustmetric.report.verdict import verdict
 
@@ -36,6 +39,18 @@ class Section:
     verdict: tuple[str, ...]
     curves: tuple[tuple[str, Markup], ...]
     """What tells a curve from the others of its section (its attack and strength), and the plot."""
+
+
+@dataclass(frozen=True)
+class Clustering:
+    """All there is to show of one suite on clustering."""
+
+    title: str
+    sentences: tuple[str, ...]
+    tables: tuple[clusters.Table, ...]
+    """The headline first, then one for each other reading."""
+    by_reading: clusters.Table | None
+    sweeps: tuple[Sweep, ...]
 
 
 def write_page(runs: list[Path], out: Path) -> Path:
@@ -72,14 +87,17 @@ def render(runs: Sequence[Run], command: str) -> str:
         title=" against ".join(run.label for run in runs) if len(runs) < 4 else f"{len(runs)} runs compared",
         runs=runs,
         sections=[_section(summary, runs, place) for place, summary in enumerate(tables)],
-        unevaluated=[run for run in runs if not run.of_kind("clean", "attack", "certified")],
+        unevaluated=[run for run in runs if not run.of_kind("clean", "attack", "certified", clusters.KIND)],
+        clusterings=_clusterings(runs),
+        cluster_columns=clusters.COLUMNS,
+        portraits=portraits(runs),
         proofs=proofs(runs),
         training=plots.training(runs, name="training"),
         hard_runs=hardness_runs(runs),
         hardness=hardness(runs, name="hardness"),
         against_margin=against_margin(runs, name="margin"),
         lines=lines,
-        meanings=_meanings([line.score for line in lines]),
+        meanings=_meanings([*(line.score for line in lines), *_cluster_scores(runs)]),
         galleries=galleries,
         opened=_opened(galleries),
         fewest_seeds=_fewest_seeds(runs),
@@ -97,6 +115,24 @@ def _section(summary: Summary, runs: Sequence[Run], place: int) -> Section:
         for i, variant in enumerate(summary.variants())
     ]
     return Section(summary, _groups(summary), tuple(verdict(summary, runs)), tuple(curves))
+
+
+def _clusterings(runs: Sequence[Run]) -> list[Clustering]:
+    return [
+        Clustering(
+            title=str(group),
+            sentences=tuple(clusters.sentences(group, runs)),
+            tables=tuple(clusters.tables(group, runs)),
+            by_reading=clusters.by_reading(group, runs),
+            sweeps=tuple(sweeps(group, runs, f"sweep-{place}")),
+        )
+        for place, group in enumerate(clusters.groups(runs))
+    ]
+
+
+def _cluster_scores(runs: Sequence[Run]) -> list[str]:
+    shown = [score for _, score in clusters.COLUMNS]
+    return [score for run in runs for record in run.of_kind(clusters.KIND) for score in shown if score in record.scores]
 
 
 def _groups(summary: Summary) -> tuple[HeaderGroup, ...]:

@@ -29,7 +29,7 @@ UNKNOWN = Score("unknown", "no description is kept for this score")
 SCORES: dict[str, Score] = {
     **{
         f"R@{k}": Score("higher", f"percent of queries with an item of their own class in the top {k}")
-        for k in (1, 2, 4, 8)
+        for k in (1, 2, 4, 8, 10, 20)
     },
     "mAP": Score("higher", "mean average precision over the whole ranking, in percent"),
     "mAP@R": Score("higher", "mean average precision cut at R, the number of relevant items of the query, in percent"),

@@ -1,0 +1,104 @@
+"""Records of kind `clustering` -> the block of that name in a row of the ledger. What was not measured is left out."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from robustmetric.records import Record
+from robustmetric.report.clustering import BOTH, CLEAN, GALLERY, HEADLINE, KIND, QUERY, STRONGEST
+from robustmetric.report.clustering_schema import SUITES, SWEEP
+
+Block = dict[str, Any]
+FEW = ("R@1", "NMI", "F1")
+"""Scores of the readings that are not the headline."""
+
+
+def clustering_records(found: Iterable[Record], weights: str | None) -> list[Record]:
+    """Those in fp32 of the weights that lie there, of one seed and as many queries as any."""
+    groups: dict[tuple[Any, ...], list[Record]] = {}
+    for record in found:
+        settings = record.settings
+        if record.kind != KIND or settings.get("precision", "fp32") != "fp32":
+            continue
+        if weights is None or weights.startswith(str(settings.get("weights", ""))):
+            key = (record.seed, record.count, settings.get("weights"), settings.get("data_fingerprint"))
+            groups.setdefault(key, []).append(record)
+    whole = [group for group in groups.values() if any(record.settings["sides"] == CLEAN for record in group)]
+    return max(whole, key=lambda group: (group[0].count, len(group))) if whole else []
+
+
+def clean_record(records: Sequence[Record]) -> Record:
+    """The clean one of the headline reading."""
+    return next(r for r in records if r.settings["sides"] == CLEAN and r.settings["reading"] in HEADLINE)
+
+
+def clustering_block(records: Sequence[Record], radius: float | None) -> Block:
+    """All that a row says of clustering: at this radius or, where the data has no published one, the smallest."""
+    headline = clean_record(records)
+    radii = [float(r.settings["radius"]) for r in records if "radius" in r.settings]
+    at = radius if radius is not None else min(radii, default=0.0)
+    reading = headline.settings["reading"]
+    block: Block = {"reading": reading, **_by_suite(records, reading, at)}
+    others = dict.fromkeys(r.settings["reading"] for r in records if r.settings["reading"] != reading)
+    readings = {name: {k: _few(v) for k, v in _by_suite(records, name, at).items()} for name in others}
+    block |= {"readings": readings} if readings else {}
+    return block | _sweeps([r for r in records if r.settings["reading"] == reading], at)
+
+
+def seconds(records: Iterable[Record]) -> float:
+    """Of all trials: the sides and readings of one share their time."""
+    trials = {
+        (r.settings["suite"], r.settings["trial"], r.settings.get("radius")): r.seconds
+        for r in records
+        if r.settings["trial"] != STRONGEST
+    }
+    return math.fsum(trials.values())
+
+
+def _by_suite(records: Iterable[Record], reading: str, radius: float) -> Block:
+    """Clean, and under each suite what its only attack, or its strongest, leaves."""
+    own = [record for record in records if record.settings["reading"] == reading]
+    clean = [record for record in own if record.settings["sides"] == CLEAN]
+    block: Block = {"clean": _rounded(clean[-1])}
+    for suite, key in SUITES.items():
+        sides = {
+            r.settings["sides"]: r
+            for r in own
+            if r.settings["suite"] == suite and r.settings["trial"] == STRONGEST and _is_at(r, radius)
+        }
+        if BOTH not in sides:
+            continue
+        attacks = {r.settings["trial"] for r in own if r.settings["suite"] == suite and r.settings["sides"] == BOTH}
+        block[key] = _rounded(sides[BOTH])
+        block[key] |= {side: _rounded(sides[side]) for side in (QUERY, GALLERY) if side in sides}
+        if len(attacks - {STRONGEST}) > 1:
+            block[key]["by"] = dict(sides[BOTH].settings["by"])
+    return block
+
+
+def _few(block: Block) -> Block:
+    return {score: block[score] for score in FEW if score in block}
+
+
+def _sweeps(records: Iterable[Record], radius: float) -> Block:
+    """R@1 and F1 by steps at one radius, and by radius in 255ths at ten steps."""
+    own = [
+        r
+        for r in records
+        if r.settings["suite"] == SWEEP and r.settings["sides"] == BOTH and r.settings["trial"] != STRONGEST
+    ]
+    steps = {str(r.settings["steps"]): _curve(r) for r in own if _is_at(r, radius)}
+    radii = {f"{255 * float(r.settings['radius']):g}": _curve(r) for r in own if r.settings["steps"] == 10}
+    return {name: curve for name, curve in (("steps", steps), ("radii", radii)) if curve}
+
+
+def _curve(record: Record) -> dict[str, float]:
+    return {score: round(record.scores[score], 4) for score in ("R@1", "F1")}
+
+
+def _rounded(record: Record) -> dict[str, float]:
+    return {name: round(value, 4) for name, value in record.scores.items()}
+
+
+def _is_at(record: Record, radius: float) -> bool:
+    return math.isclose(float(record.settings.get("radius", -1)), radius, rel_tol=1e-3)

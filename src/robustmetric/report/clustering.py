@@ -1,0 +1,175 @@
+"""Clustering under attack: records of kind `clustering` as tables, one for each suite and reading, and in sentences."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from robustmetric.records import Record
+from robustmetric.report.runs import Run
+from robustmetric.report.scores import show, show_radius
+
+KIND = "clustering"
+CLEAN, BOTH, QUERY, GALLERY = "neither side", "both sides", "query only", "gallery only"
+"""Which side of a search was perturbed, as the records say it."""
+HEADLINE = ("V1, C1", "alone")
+"""The reading of a model's headline numbers: the first vote of an ensemble; a single model has no other."""
+STRONGEST = "strongest"
+ALL = ("R@1", "R@8", "NMI", "AMI", "F1")
+SCORES: dict[str, tuple[str, ...]] = {CLEAN: ALL, BOTH: ALL, QUERY: ("R@1",), GALLERY: ("R@1",)}
+"""By side, what the tables show."""
+COLUMNS = tuple((sides, score) for sides in (BOTH, QUERY, GALLERY) for score in SCORES[sides])
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number as it is shown, and below it its interval, its deviation over k-means seeds, or whose attack it is."""
+
+    value: str
+    below: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One run under one attack; a column that is absent was not measured."""
+
+    attack: str
+    style: int
+    run: str
+    reading: str
+    cells: dict[tuple[str, str], Cell]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Lines that may be compared: one data set, suite and precision."""
+
+    title: str
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """All clustering records of one data set, suite and precision, by run (its place in the report)."""
+
+    data: str
+    suite: str
+    precision: str
+    records: dict[int, list[Record]]
+
+    def __str__(self) -> str:
+        precision = "" if self.precision == "fp32" else self.precision
+        return ", ".join(part for part in (self.data, f"suite {self.suite}", precision) if part)
+
+    def headline(self, place: int) -> list[Record]:
+        """The records of a run's headline reading."""
+        return [record for record in self.records[place] if record.settings["reading"] in HEADLINE]
+
+
+def groups(runs: Sequence[Run]) -> list[Group]:
+    """The records of all runs, put together where they may be compared."""
+    found: dict[tuple[str, str, str], dict[int, list[Record]]] = {}
+    for place, run in enumerate(runs):
+        for record in run.of_kind(KIND):
+            settings = record.settings
+            key = (
+                str(settings.get("data") or run.data),
+                str(settings.get("suite", "")),
+                str(settings.get("precision", "fp32")),
+            )
+            found.setdefault(key, {}).setdefault(place, []).append(record)
+    return [Group(*key, records) for key, records in found.items()]
+
+
+def tables(group: Group, runs: Sequence[Run]) -> list[Table]:
+    """First the headline readings of all runs, then every other reading of the ensembles among them."""
+    readings = dict.fromkeys(record.settings["reading"] for found in group.records.values() for record in found)
+    others = [name for name in readings if name not in HEADLINE]
+    return [
+        Table("", _lines(group, runs, HEADLINE)),
+        *(Table(reading, _lines(group, runs, (reading,))) for reading in others),
+    ]
+
+
+def by_reading(group: Group, runs: Sequence[Run]) -> Table | None:
+    """Each member alone beside the mean, side by side and the votes: clean and under the strongest attack."""
+    lines = []
+    for place, records in group.records.items():
+        readings = dict.fromkeys(record.settings["reading"] for record in records)
+        for reading in readings if len(readings) > 1 else ():
+            own = [r for r in records if r.settings["reading"] == reading and _is_first_radius(r, records)]
+            for attack in ("clean", STRONGEST):
+                some = [record for record in own if record.settings["trial"] == attack]
+                lines += [Line(_title(some[0]), place, runs[place].label, reading, _cells(some))] if some else []
+    return Table("members alone and together", tuple(lines)) if lines else None
+
+
+def sentences(group: Group, runs: Sequence[Run]) -> list[str]:
+    """For each run, what the strongest attack on both sides leaves of R@1 and F1, and what chance would."""
+    said = []
+    for place in group.records:
+        records = group.headline(place)
+        clean = next((r for r in records if r.settings["sides"] == CLEAN), None)
+        strongest = [r for r in records if r.settings["trial"] == STRONGEST and r.settings["sides"] == BOTH]
+        if clean is None or not strongest:
+            continue
+        worst = min(strongest, key=lambda record: float(record.settings["radius"]))
+        falls = [
+            f"{score} falls from {show(score, clean.scores[score])} to {show(score, worst.scores[score])}"
+            f" ({worst.settings['by'][score]})"
+            for score in ("R@1", "F1")
+            if score in clean.scores and score in worst.scores
+        ]
+        chance = clean.context.get("chance")
+        tail = "" if chance is None else f" By chance R@1 is {show('R@1', chance)}."
+        radius = show_radius(float(worst.settings["radius"]))
+        said.append(f"{runs[place].label}, every image moved by at most {radius}: {', '.join(falls)}.{tail}")
+    return said
+
+
+def _lines(group: Group, runs: Sequence[Run], readings: Sequence[str]) -> tuple[Line, ...]:
+    """A line per attack and run, attacks in the order of the suite, the strongest last."""
+    found: dict[tuple[bool, str], dict[int, list[Record]]] = {}
+    for place, records in group.records.items():
+        for record in records:
+            if record.settings["reading"] in readings:
+                key = (record.settings["trial"] == STRONGEST, _title(record))
+                found.setdefault(key, {}).setdefault(place, []).append(record)
+    return tuple(
+        Line(title, place, runs[place].label, some[0].settings["reading"], _cells(some))
+        for (_, title), by_run in sorted(found.items(), key=lambda entry: entry[0][0])
+        for place, some in by_run.items()
+    )
+
+
+def _title(record: Record) -> str:
+    """The attack and its radius; of an attack without one (clean), its name."""
+    radius = record.settings.get("radius")
+    trial = str(record.settings["trial"])
+    return trial if radius is None else f"{trial} at {show_radius(float(radius))}"
+
+
+def _cells(records: Iterable[Record]) -> dict[tuple[str, str], Cell]:
+    """By side and score; what is clean stands where both sides do."""
+    cells = {}
+    for record in records:
+        sides = record.settings["sides"]
+        for score in SCORES[sides]:
+            if score in record.scores:
+                cells[BOTH if sides == CLEAN else sides, score] = Cell(
+                    show(score, record.scores[score]), _below(record, score)
+                )
+    return cells
+
+
+def _below(record: Record, score: str) -> str:
+    if record.settings["trial"] == STRONGEST:
+        return f"by {record.settings['by'][score]}"
+    if f"{score} std" in record.scores:
+        return f"± {show(score, record.scores[f'{score} std'])}"
+    interval = record.intervals.get(score)
+    return f"{show(score, interval[0])} to {show(score, interval[1])}" if interval else ""
+
+
+def _is_first_radius(record: Record, records: Iterable[Record]) -> bool:
+    """Whether an attack is at the smallest radius there is, where several would not fit."""
+    radii = [float(other.settings["radius"]) for other in records if "radius" in other.settings]
+    return "radius" not in record.settings or float(record.settings["radius"]) == min(radii)

@@ -1,0 +1,144 @@
+"""Rows of the ledger about clustering: how they are named, and as a table beside what is published."""
+
+import re
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from robustmetric import recipe
+from robustmetric.report.ledger import Row, header_of
+from robustmetric.report.scores import DASH, show
+
+SOURCE = "arXiv 2501.01025"
+SHOWN = ("NMI", "F1", "R@1", "R@8")
+NAMES = {"madry": "at", "naive_ensemble": "naive"}
+"""Defences that the paper calls by another name."""
+USUAL = {("madry", "clean_share"): 0.0, ("eat", "clean_share"): 0.5, ("trades", "weight"): 6.0}
+MEMBERS = 3
+
+
+def kind(defence: Mapping[str, Any], is_long: bool = False) -> str:
+    """A defence as the files of this paper name it, `at`, `eat`, `no_split`, with what differs from the usual."""
+    name, inner = str(defence["name"]), list(defence.get("defences") or [])
+    parts = [NAMES.get(name, name)]
+    if name == "eat" and not defence.get("divided", True):
+        parts = ["no_split"]
+    if inner and all(part["name"] == "plain" for part in inner):
+        parts.append("plain")
+    if defence.get("goal") == "embedding" or defence.get("shared") is False:
+        parts.append("literal")
+    losses = [loss for part in (defence, *inner) for loss in (part.get("losses") or [part.get("loss")]) if loss]
+    parts += [str(loss) for loss in dict.fromkeys(loss["name"] for loss in losses) if loss != "proxy_anchor"]
+    members = len(inner or defence.get("losses") or range(MEMBERS))
+    parts += [f"n{members}"] if members != MEMBERS else []
+    for (of, key), usual in USUAL.items():
+        if of == name and defence.get(key, usual) != usual:
+            parts.append(f"{key}{float(defence[key]):g}".replace(".", "_"))
+    objective = str(defence.get("objective", "label" if name == "madry" else "shift"))
+    parts += [objective] if objective != "shift" else []
+    return "_".join([*parts, *(["long"] if is_long else [])])
+
+
+def radius_of(defence: Any) -> float | None:
+    """Of the training attack, wherever in the defence it stands; None where there is none."""
+    if isinstance(defence, list):
+        return next((radius for part in defence if (radius := radius_of(part)) is not None), None)
+    if not isinstance(defence, dict):
+        return None
+    if "radius" in defence:
+        return float(defence["radius"])
+    return next((radius for part in defence.values() if (radius := radius_of(part)) is not None), None)
+
+
+def backbone(model: Mapping[str, Any]) -> str:
+    """The architecture, of an ensemble that of its members."""
+    inner = (model.get("members") or [None])[0] or model.get("trunk")
+    return str(model.get("architecture") or (backbone(inner) if isinstance(inner, dict) else model["name"]))
+
+
+def published(name: str) -> dict[str, Any] | None:
+    """What a recipe's header says was published, clean and under PGD-10; None where nothing was, or we have not got it.
+
+    A digit that could not be read is left out with its number.
+    """
+    path = recipe.shelf() / f"{name.removeprefix('recipes/').removesuffix('.yaml')}.yaml"
+    _, lines = header_of(path)
+    clean, attacked = (_numbers(lines.get(key, "")) for key in ("published", "under PGD-10 at 8/255"))
+    if not clean or not attacked:
+        return None
+    table = re.search(r"Table \d", lines.get("paper", ""))
+    other = {"release": "CUB-200-2010"} if "CUB-200-2010" in lines["published"] else {}
+    source = f"{SOURCE}, {table[0]}" if table else SOURCE
+    return {"source": source, "model": "mobilenet_v2", **other, "clean": clean, "pgd10": attacked}
+
+
+def table(data: str, rows: Sequence[Row]) -> str:
+    """Markdown: for every protocol the rows of ours beside the published; last, what is published and not measured."""
+    theirs = _published(data)
+    parts, seen = [], set()
+    for protocol in dict.fromkeys(row["protocol"] for row in rows):
+        groups: dict[str, list[Row]] = {}
+        for row in rows:
+            if row["protocol"] == protocol:
+                groups.setdefault(_title(row), []).append(row)
+        seen |= set(groups)
+        lines = [_line(title, group[0].get("published"), group) for title, group in sorted(groups.items())]
+        parts.append(f"### {data}, clustering, protocol {protocol}\n\n{_markdown(lines)}")
+    missing = [_line(title, block, []) for title, block in theirs.items() if title not in seen]
+    if missing:
+        parts.append(f"### {data}, clustering, not measured\n\n{_markdown(missing)}")
+    return "\n\n".join(parts)
+
+
+def _published(data: str) -> dict[str, Row]:
+    """By title, what the headers of this paper's recipes for this data say."""
+    found: dict[str, Row] = {}
+    for name in recipe.listing():
+        block = published(name) if name.startswith(f"{data}/eat_") else None
+        if block is not None:
+            defence = recipe.load(recipe.locate(name))["defence"]
+            found[named(kind(defence), radius_of(defence))] = block
+    return found
+
+
+def named(kind: str, radius: float | None) -> str:
+    """A way of training in a table and in an id: `eat-r8`."""
+    return kind if radius is None else f"{kind}-r{255 * radius:g}"
+
+
+def _title(row: Row) -> str:
+    found = re.search(r"-r([\d.]+)-", row["id"])
+    return str(row["defence"]) + (f"-r{found[1]}" if found else "")
+
+
+def _line(title: str, theirs: Row | None, ours: Sequence[Row]) -> list[str]:
+    cells = [f"`{title}`"]
+    for key in ("clean", "pgd10"):
+        cells.append(" / ".join(show(score, (theirs or {}).get(key, {}).get(score)) for score in SHOWN))
+    if not ours:
+        return [*cells, "not measured", DASH, DASH, DASH, DASH]
+    blocks = [row["clustering"] for row in ours]
+    for key in ("clean", "pgd10", "adaptive_short", "adaptive"):
+        cells.append(" / ".join(_mean(block.get(key, {}).get(score) for block in blocks) for score in SHOWN))
+    return [*cells, str(len(ours))]
+
+
+def _markdown(lines: Sequence[Sequence[str]]) -> str:
+    scores = " / ".join(SHOWN)
+    head = [f"defence ({scores})", "published: clean", "PGD-10", "ours: clean", "PGD-10"]
+    head += ["strongest of clustering_short", "strongest of clustering_adaptive", "seeds"]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *lines))
+
+
+def _mean(values: Iterable[float | None]) -> str:
+    """Over seeds; a dash where one has no number."""
+    known = list(values)
+    numbers = [value for value in known if value is not None]
+    if len(numbers) < len(known) or not numbers:
+        return DASH
+    spread = f" ± {statistics.stdev(numbers):.1f}" if len(numbers) > 1 else ""
+    return f"{statistics.fmean(numbers):.1f}{spread}"
+
+
+def _numbers(text: str) -> dict[str, float]:
+    return {score: float(value) for score, value in re.findall(r"([A-Z][\w@]*) (\d[\d.]*)", text)}

@@ -1,0 +1,52 @@
+"""The block `clustering` of a row of the ledger: what it holds, checked."""
+
+import math
+from typing import Any
+
+SUITES = {"clustering": "pgd10", "clustering_adaptive": "adaptive", "clustering_short": "adaptive_short"}
+"""Where the numbers of a suite stand in a row's block `clustering`."""
+SWEEP = "clustering_sweep"
+SCORES = (
+    *(f"R@{k}" for k in (1, 2, 4, 8, 10, 20)),
+    *(f"{name}{end}" for name in ("NMI", "AMI", "F1") for end in ("", " std")),
+)
+SIDES = ("query only", "gallery only")
+
+
+def faults(block: Any) -> list[str]:
+    """What is wrong with a row's block `clustering`, in words."""
+    if not isinstance(block, dict) or not isinstance(block.get("reading"), str) or "clean" not in block:
+        return ["clustering is no object with a reading and clean scores"]
+    found = []
+    for key, scores in block.items():
+        if key in ("clean", *SUITES.values()):
+            found += _faults(f"clustering.{key}", scores)
+        elif key in ("readings", "steps", "radii"):
+            for name, inner in scores.items():
+                parts = {f".{part}": own for part, own in inner.items()} if key == "readings" else {"": inner}
+                for part, own in parts.items():
+                    found += _faults(f"clustering.{key}.{name}{part}", own)
+        elif key != "reading":
+            found.append(f"clustering.{key} is not known")
+    return found
+
+
+def _faults(name: str, scores: Any) -> list[str]:
+    if not isinstance(scores, dict) or not scores:
+        return [f"{name} is empty; leave it out"]
+    found = []
+    for score, value in scores.items():
+        if score in SIDES:
+            found += _faults(f"{name}.{score}", value)
+        elif score == "by":
+            found += [] if isinstance(value, dict) and value else [f"{name}.by names no attacks"]
+        elif score not in SCORES:
+            found.append(f"{name}.{score} is not known")
+        elif not _is_rate(value, low=-100.0 if score == "AMI" else 0.0):
+            found.append(f"{name}.{score} {value!r} is no rate in percent")
+    return found
+
+
+def _is_rate(value: Any, low: float) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value) and low <= value <= 100

@@ -1,0 +1,212 @@
+"""Rows of the ledger about clustering: from run folders, with nothing made up, beside what is published."""
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robustmetric import recipe, records
+from robustmetric.errors import InputError
+from robustmetric.jobs.ledger import read_row, write_rows
+from robustmetric.records import Record
+from robustmetric.report.clustering import BOTH, CLEAN, GALLERY, QUERY
+from robustmetric.report.clustering_rows import backbone, kind, published, radius_of
+from robustmetric.report.comparison import comparison
+from robustmetric.report.ledger import faults, read_rows
+
+READINGS = ("member 1", "member 2", "member 3", "mean", "concatenated", "V1, C1", "V2, C2", "V3, C3")
+
+
+def scores(recall: float, whole: bool = True) -> dict[str, float]:
+    found = {"R@1": recall, "R@2": recall + 1, "R@8": recall + 8}
+    return found | (
+        {"NMI": recall + 10, "NMI std": 0.5, "AMI": recall, "F1": recall / 4, "F1 std": 0.1} if whole else {}
+    )
+
+
+def trial(suite: str, name: str, recall: float, reading: str, shared: dict[str, Any], **changes: Any) -> list[Record]:
+    settings = {**shared, "suite": suite, "reading": reading, "trial": name, "radius": 8 / 255, "steps": 10, **changes}
+    return [
+        Record(
+            "clustering", f"{name}, {side}, {reading}", scores(recall + i, side == BOTH),
+            {**settings, "sides": side}, {}, 8131, 60.0,
+        )
+        for i, side in enumerate((BOTH, QUERY, GALLERY))
+    ]  # fmt: skip
+
+
+def strongest(suite: str, recall: float, reading: str, shared: dict[str, Any], by: str) -> list[Record]:
+    found = trial(suite, "strongest", recall, reading, shared, by=dict.fromkeys(("R@1", "NMI", "F1"), by))
+    for record in found:
+        record.settings.pop("steps")
+    return found
+
+
+def run(path: Path, name: str = "cars/eat_eat", changes: dict[str, Any] | None = None, alone: bool = False) -> Path:
+    """A run folder as `train` and two evaluations leave it, with made-up numbers and no weights."""
+    path.mkdir(parents=True)
+    recipe.save({**recipe.load(recipe.locate(name)), **(changes or {})}, path / "recipe.yaml")
+    facts = {
+        "name": path.name, "data": "cars", "defence": "eat", "model": "ensemble", "commit": "abc1234",
+        "hardware": "1 x GPU", "recipe_file": f"recipes/{name}.yaml", "command": f"robustmetric train {name} --fast",
+        "collapsed": False,
+    }  # fmt: skip
+    records.write_json(path / "run.json", facts)
+    shared = {"queries": 8131, "gallery": 8131, "weights": "ab" * 8, "batch": 128, "data": "cars"}
+    found = [Record("train", "epoch", {"adversarial": 0.1}, {"epoch": i}, {}, 8054, 50.0) for i in range(2)]
+    for place, reading in enumerate(("alone",) if alone else READINGS):
+        for suite in ("clustering", "clustering_adaptive", "clustering_sweep"):
+            settings = {**shared, "suite": suite, "trial": "clean", "sides": CLEAN, "reading": reading}
+            found.append(Record("clustering", f"clean, {reading}", scores(55.0 + place), settings, {}, 8131, 10.0))
+        found += trial("clustering", "A1", 23.0 + place, reading, shared)
+        found += strongest("clustering", 23.0 + place, reading, shared, "A1")
+        for attack, recall in (("margin", 9.0), ("joint margin", 4.0)):
+            found += trial("clustering_adaptive", attack, recall + place, reading, shared, steps=50)
+        found += strongest("clustering_adaptive", 4.0 + place, reading, shared, "joint margin")
+        for steps in (1, 10):
+            found += trial("clustering_sweep", f"A1 in {steps} steps", 30.0 - steps, reading, shared, steps=steps)
+        found += trial("clustering_sweep", "A1", 12.0, reading, shared, radius=16 / 255)
+    for record in found:
+        records.append(path / "results.jsonl", record)
+    return path
+
+
+def test_a_run_becomes_a_row_by_its_vote(tmp_path: Path) -> None:
+    row = read_row(run(tmp_path / "cars-eat_eat-seed0"))
+    assert faults(row) == []
+    assert row["id"] == "cars-mobilenet_v2-eat-r8-seed0"
+    assert (row["protocol"], row["model"], row["defence"]) == ("full", "mobilenet_v2", "eat")
+    block, vote = row["clustering"], READINGS.index("V1, C1")
+    assert block["reading"] == "V1, C1"
+    assert row["clean"] == {"R@1": 60.0, "R@2": 61.0, "NMI": 70.0, "AMI": 60.0, "F1": 15.0}
+    assert block["clean"]["R@1"] == 55 + vote and block["pgd10"]["R@1"] == 23 + vote
+    assert block["pgd10"]["query only"] == scores(24.0 + vote, whole=False) and "by" not in block["pgd10"]
+    assert block["adaptive"]["R@1"] == 4 + vote and block["adaptive"]["by"]["F1"] == "joint margin"
+    assert "adaptive_short" not in block, "that suite was not run"
+    assert list(block["readings"]) == [name for name in READINGS if name != "V1, C1"]
+    assert block["readings"]["member 2"]["adaptive"] == {"R@1": 5.0, "NMI": 15.0, "F1": 1.25}
+    assert block["steps"] == {"1": {"R@1": 29.0, "F1": 7.25}, "10": {"R@1": 20.0, "F1": 5.0}}
+    assert block["radii"] == {"8": {"R@1": 20.0, "F1": 5.0}, "16": {"R@1": 12.0, "F1": 3.0}}
+
+
+def test_what_else_a_row_says(tmp_path: Path) -> None:
+    row = read_row(run(tmp_path / "cars-eat_eat-seed0"))
+    assert row["published"]["pgd10"]["R@1"] == 22.8 and row["published"]["clean"]["R@1"] == 54.68
+    assert row["published"]["source"] == "arXiv 2501.01025, Table 1"
+    assert row["cost_fe"] == 75 and row["queries"] == 8131 and "attacks" not in row
+    # Three clean, and six trials of 60 s each: sides and readings of one share it.
+    assert row["wall_seconds"] == {"train": 100.0, "evaluate": 3 * 10.0 + 6 * 60.0}
+    assert row["command"] == (
+        "robustmetric train cars/eat_eat --fast && robustmetric evaluate runs/cars-eat_eat-seed0 clustering"
+        " && robustmetric evaluate runs/cars-eat_eat-seed0 clustering_adaptive"
+        " && robustmetric evaluate runs/cars-eat_eat-seed0 clustering_sweep"
+    )
+
+
+def test_single_models_and_other_radii_have_rows_of_their_own(tmp_path: Path) -> None:
+    names = {
+        "cars/eat_at": "at-r8",
+        "cars/eat_at-r16": "at-r16",
+        "cars/eat_plain": "plain",
+        "cars/eat_at_long": "at_long-r8",
+    }
+    for name, title in names.items():
+        row = read_row(run(tmp_path / title, name, alone=True))
+        assert row["id"] == f"cars-mobilenet_v2-{title}-seed0" and row["clustering"]["reading"] == "alone"
+        assert "readings" not in row["clustering"] and row["protocol"] == "full"
+    short = read_row(run(tmp_path / "short", "cars/eat_at", {"epochs": 12, "seed": 3}, alone=True))
+    assert short["id"] == "cars-mobilenet_v2-at-r8-short-seed3" and short["protocol"] == "short"
+    path = run(tmp_path / "faiss", "cars/eat_at", alone=True)
+    for record in records.read(path / "results.jsonl"):
+        if record.settings.get("suite") == "clustering_adaptive":
+            record.settings.update(reading_rules={"backend": "faiss"}, surrogate_weights="cd" * 8)
+            records.append(path / "results.jsonl", record)
+    assert "clustering_adaptive --surrogate RUN --kmeans faiss &&" in read_row(path)["command"]
+    with pytest.raises(InputError, match=r"13 epochs at rate 0\.0001 with 8131 queries are no protocol of cars"):
+        read_row(run(tmp_path / "odd", "cars/eat_at", {"epochs": 13}, alone=True))
+
+
+def test_a_changed_defence_takes_the_published_numbers_away(tmp_path: Path) -> None:
+    defence = {**recipe.load(recipe.locate("cars/eat_eat"))["defence"], "clean_share": 0.25}
+    row = read_row(run(tmp_path / "run", changes={"defence": defence}))
+    assert row["defence"] == "eat_clean_share0_25" and "published" not in row
+
+
+def test_every_recipe_of_the_paper_has_a_name_of_its_own() -> None:
+    for data in ("cub", "cars", "inshop"):
+        made = {}
+        for name in recipe.listing():
+            if name.startswith(f"{data}/eat_"):
+                spec = recipe.load(recipe.locate(name))
+                made[name] = (
+                    backbone(spec["model"]),
+                    kind(spec["defence"], spec["epochs"] == 188),
+                    radius_of(spec["defence"]),
+                )
+        assert len(set(made.values())) == len(made) > 5
+        stem = {
+            name.partition("/eat_")[2].removesuffix("-r16").removeprefix("bn_inception-"): k
+            for name, (_, k, _) in made.items()
+        }
+        assert all(found == wanted for wanted, found in stem.items())
+
+
+def test_names_say_what_differs() -> None:
+    loss = {"name": "proxy_anchor"}
+    assert kind({"name": "eat", "losses": [loss] * 5, "objective": "label"}) == "eat_n5_label"
+    assert kind({"name": "eat", "losses": [loss] * 3, "shared": False}) == "eat_literal"
+    assert kind({"name": "madry", "loss": {"name": "triplet"}}) == "at_triplet_label"
+    assert kind({"name": "trades", "loss": loss, "weight": 1}) == "trades_weight1"
+    assert radius_of({"name": "plain", "loss": loss}) is None
+
+
+def test_a_digit_that_cannot_be_read_is_left_out() -> None:
+    found = published("cars/eat_plain")
+    assert found is not None
+    assert found["pgd10"] == {"NMI": 27.1, "R@1": 5.52, "R@2": 8.89, "R@4": 14.22, "R@8": 23.09}
+    assert published("cub/eat_eat")["release"] == "CUB-200-2010"  # type: ignore[index]  # it is published
+    assert published("cub/eat_bn_inception-eat") is None and published("cub/eat_adp") is None
+
+
+def test_the_table_has_ours_beside_the_published_by_protocol(tmp_path: Path) -> None:
+    paths = [
+        run(tmp_path / "a"),
+        run(tmp_path / "b", changes={"seed": 1}),
+        run(tmp_path / "c", "cars/eat_at", alone=True),
+    ]
+    write_rows(paths, tmp_path / "cars")
+    assert len(read_rows(tmp_path / "cars")) == 3
+    full, missing = (
+        comparison(tmp_path / "cars").split("### cars, clustering, protocol full")[1].split("not measured\n")
+    )
+    (eat,) = [line for line in full.splitlines() if line.startswith("| `eat-r8`")]
+    cells = [cell.strip() for cell in eat.strip("|").split("|")]
+    # NMI / F1 / R@1 / R@8, the mean over two seeds that agree.
+    assert cells[1:3] == ["51.2 / 14.9 / 54.7 / 83.1", "36.1 / 5.8 / 22.8 / 54.2"]
+    assert cells[3] == "70.0 ± 0.0 / 15.0 ± 0.0 / 60.0 ± 0.0 / 68.0 ± 0.0"
+    assert cells[5] == "– / – / – / –" and cells[7] == "2"  # noqa: RUF001  # the dash of tables
+    assert "| `eat-r16` |" in missing and "| `eat-r8` |" not in missing
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "words"),
+    [
+        (("reading",), None, "no object with a reading"),
+        (("pgd10", "R@1"), 101.0, "clustering.pgd10.R@1 101.0 is no rate"),
+        (("pgd10", "ERS"), 3.0, "clustering.pgd10.ERS is not known"),
+        (("adaptive", "by"), {}, "clustering.adaptive.by names no attacks"),
+        (("adaptive", "query only", "R@1"), -1.0, "clustering.adaptive.query only.R@1 -1.0 is no rate"),
+        (("readings", "mean", "clean", "NMI"), True, "clustering.readings.mean.clean.NMI True is no rate"),
+        (("steps", "1", "F1"), float("nan"), "clustering.steps.1.F1 nan is no rate"),
+        (("pgd20",), {"R@1": 3.0}, "clustering.pgd20 is not known"),
+        (("clean",), {}, "clustering.clean is empty"),
+    ],
+)
+def test_a_fault_of_the_block_is_named(where: tuple[str, ...], value: Any, words: str, tmp_path: Path) -> None:
+    row = deepcopy(read_row(run(tmp_path / "run")))
+    node = row["clustering"]
+    for key in where[:-1]:
+        node = node[key]
+    node[where[-1]] = value
+    assert words in "; ".join(faults(row))

@@ -1,0 +1,23 @@
+"""What training steps of the ensemble paper cost: as counted in its recipes, and by hand."""
+
+import re
+
+import pytest
+
+from robustmetric import recipe
+from robustmetric.jobs.cost import cost
+
+
+@pytest.mark.parametrize("stem", ["plain", "at", "mixup", "iat", "trades", "eat", "no_split", "naive", "adp"])
+def test_costs_of_the_ensemble_paper_are_those_counted_in_its_recipes(stem: str) -> None:
+    text = recipe.locate(f"cub/eat_{stem}").read_text()
+    (counted,) = re.findall(r"# cost: (\d+) forwards per image", text)
+    assert cost(recipe.load(recipe.locate(f"cub/eat_{stem}"))["defence"]) == int(counted)
+
+
+def test_costs_of_literal_variants() -> None:
+    at, eat = (recipe.load(recipe.locate(f"cub/eat_{stem}"))["defence"] for stem in ("at_literal", "eat"))
+    assert cost(at) == 1 + 20 + 3 + 1, "the clean embedding once more, as a target"
+    # Three look and climb, to the letter twice each image; two train, clean and perturbed.
+    assert cost({**eat, "shared": False}) == 3 * (1 + 20 * 2) + 2 * 3 * 2
+    assert cost({"name": "naive_ensemble", "defences": [{"name": "my_lab.Mine"}]}) is None

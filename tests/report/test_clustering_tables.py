@@ -1,0 +1,157 @@
+"""Records of kind `clustering` on the page: tables by side and reading, sentences, members, sweeps."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sample_runs import CONTEXT, MakeRun
+from test_page import page
+
+from robustmetric.records import Record
+from robustmetric.report.clustering import BOTH, CLEAN, GALLERY, QUERY, by_reading, groups, sentences, tables
+from robustmetric.report.runs import read_runs
+from robustmetric.report.sweeps import sweeps
+
+ENGINE = {"norm": "linf", "radius": 8 / 255, "steps": 10, "step_size": 2 / 255, "attack": "WholeSet(attack=Shift())"}
+
+
+def record(trial: str, sides: str, reading: str, recall: float, f1: float | None = None, **changes: Any) -> Record:
+    scores = {"R@1": recall, "R@8": recall + 5} | ({} if f1 is None else {"NMI": f1 + 30, "F1": f1, "F1 std": 0.25})
+    settings = {"suite": "clustering", "data": "cars", "trial": trial, "sides": sides, "reading": reading}
+    settings |= {} if trial == "clean" else {**ENGINE, **changes}
+    intervals = {"R@1": (recall - 1, recall + 1)}
+    context = {**CONTEXT, "chance": 1.5}
+    return Record("clustering", f"{trial}, {sides}, {reading}", scores, settings, intervals, 100, 2.0, 0, context)
+
+
+def strongest(sides: str, reading: str, recall: float, f1: float | None = None, **changes: Any) -> Record:
+    by = {"R@1": "A1", "R@8": "A1", "NMI": "joint", "F1": "joint"}
+    return record("strongest", sides, reading, recall, f1, by=by, **changes)
+
+
+def of_reading(reading: str, shift: float = 0.0) -> list[Record]:
+    return [
+        record("clean", CLEAN, reading, 50.0 + shift, 15.0),
+        record("A1", BOTH, reading, 20.0 + shift, 4.0),
+        record("A1", QUERY, reading, 22.0 + shift),
+        record("A1", GALLERY, reading, 24.0 + shift),
+        strongest(BOTH, reading, 20.0 + shift, 3.0),
+    ]
+
+
+ENSEMBLE = [*of_reading("member 1", -3), *of_reading("member 2", -2), *of_reading("V1, C1")]
+ALONE = of_reading("alone", -10)
+
+
+def test_the_headline_has_ensembles_by_vote_beside_single_models(make_run: MakeRun) -> None:
+    runs = read_runs([make_run("eat", *ENSEMBLE), make_run("at", *ALONE)])
+    (group,) = groups(runs)
+    headline, *others = tables(group, runs)
+    assert [(line.attack, line.run, line.reading) for line in headline.lines] == [
+        ("clean", "eat", "V1, C1"),
+        ("clean", "at", "alone"),
+        ("A1 at 8/255", "eat", "V1, C1"),
+        ("A1 at 8/255", "at", "alone"),
+        ("strongest at 8/255", "eat", "V1, C1"),
+        ("strongest at 8/255", "at", "alone"),
+    ]
+    a1 = headline.lines[2].cells
+    assert {column: cell.value for column, cell in a1.items()} == {
+        (BOTH, "R@1"): "20.0", (BOTH, "R@8"): "25.0", (BOTH, "NMI"): "34.0", (BOTH, "F1"): "4.0",
+        (QUERY, "R@1"): "22.0", (GALLERY, "R@1"): "24.0",
+    }  # fmt: skip
+    # Below recall its interval, below F1 its deviation over k-means seeds (0.25, rounded to even), of a summary whose.
+    assert (a1[BOTH, "R@1"].below, a1[BOTH, "F1"].below) == ("19.0 to 21.0", "± 0.2")
+    assert headline.lines[4].cells[BOTH, "F1"].below == "by joint"
+    assert (QUERY, "R@1") not in headline.lines[0].cells, "nobody moved a side of the clean search"
+    assert [table.title for table in others] == ["member 1", "member 2"]
+    assert all(line.run == "eat" for table in others for line in table.lines)
+
+
+def test_members_stand_beside_the_vote(make_run: MakeRun) -> None:
+    runs = read_runs([make_run("eat", *ENSEMBLE), make_run("at", *ALONE)])
+    (group,) = groups(runs)
+    table = by_reading(group, runs)
+    assert table is not None
+    assert [(line.reading, line.attack) for line in table.lines] == [
+        (reading, attack)
+        for reading in ("member 1", "member 2", "V1, C1")
+        for attack in ("clean", "strongest at 8/255")
+    ]
+    assert table.lines[0].cells[BOTH, "R@1"].value == "47.0"
+    (single,) = groups(runs[1:])
+    assert by_reading(single, runs[1:]) is None
+
+
+def test_the_strongest_attack_is_put_into_words(make_run: MakeRun) -> None:
+    runs = read_runs([make_run("at", *ALONE, strongest(BOTH, "alone", 5.0, 1.0, radius=32 / 255))])
+    (group,) = groups(runs)
+    assert sentences(group, runs) == [
+        "at, every image moved by at most 8/255: R@1 falls from 40.0 to 10.0 (A1), F1 falls from 15.0 to 3.0 (joint). "
+        "By chance R@1 is 1.5."
+    ]
+
+
+def swept(reading: str) -> list[Record]:
+    steps = [record(f"{n} steps", BOTH, reading, 30.0 - n, 5.0, steps=n) for n in (1, 2, 10)]
+    radii = [(16, 12.0), (32, 6.0)]
+    return [
+        record("clean", CLEAN, reading, 50.0, 15.0),
+        *steps,
+        *(record("A1", BOTH, reading, value, 2.0, radius=r / 255, step_size=r / 4 / 255) for r, value in radii),
+        strongest(BOTH, reading, 6.0, 2.0),
+    ]
+
+
+def test_steps_and_radii_become_curves(make_run: MakeRun) -> None:
+    runs = read_runs([make_run("eat", *swept("V1, C1")), make_run("at", *ALONE)])
+    (group,) = groups(runs)
+    found = sweeps(group, runs, "sweep")
+    assert [sweep.title for sweep in found] == [
+        "R@1 against steps", "F1 against steps", "R@1 against radius", "F1 against radius",
+    ]  # fmt: skip
+    assert all(sweep.styles == (0,) for sweep in found), "one point is no curve"
+    assert found[0].caption == "Shift at 8/255, steps of 2/255."
+    assert found[2].caption == "Shift, 10 steps of 0.25 of the radius."
+    # Ticks at the clean model and at the ten-step climbs: 8/255, 16/255, 32/255.
+    assert all(f">{tick}<" in found[2].plot for tick in ("0", "8/255", "16/255", "32/255"))
+    assert found[0].plot != found[1].plot
+
+
+def test_numbers_in_bfloat16_or_of_other_suites_are_not_compared(make_run: MakeRun) -> None:
+    fast = record("clean", CLEAN, "alone", 49.0, 14.0)
+    fast.settings["precision"] = "bf16"
+    other = record("clean", CLEAN, "alone", 48.0, 14.0)
+    other.settings["suite"] = "clustering_adaptive"
+    runs = read_runs([make_run("at", *ALONE, fast, other)])
+    assert [str(group) for group in groups(runs)] == [
+        "cars, suite clustering",
+        "cars, suite clustering, bf16",
+        "cars, suite clustering_adaptive",
+    ]
+
+
+def test_the_page_shows_it_all(make_run: MakeRun, tmp_path: Path) -> None:
+    shown = page(tmp_path, make_run("eat", *ENSEMBLE), make_run("at", *ALONE))
+    assert "Clustering under attack: cars, suite clustering" in shown.text
+    assert "has not been evaluated" not in shown.text and "No evaluation has been recorded" not in shown.text
+    rows = [row for row in shown.cells if row and row[0] == "A1 at 8/255"]
+    assert rows[0] == [
+        "A1 at 8/255", "eat", "V1, C1", "20.0 19.0 to 21.0", "25.0", "34.0", "–", "4.0 ± 0.2",  # noqa: RUF001
+        "22.0 21.0 to 23.0", "24.0 23.0 to 25.0",
+    ]  # fmt: skip
+    header = next(row for row in shown.cells if row and row[0] == "attack")
+    assert header == ["attack", "run", "read by", "both sides", "query only", "gallery only"]
+    assert "pairwise F1" in shown.text, "what the scores mean"
+
+
+def test_a_page_without_such_records_has_no_such_section(make_run: MakeRun, tmp_path: Path) -> None:
+    plain = Record("clean", "clean", {"R@1": 90.0}, {"suite": "demo", "data": "digits"}, {}, 5)
+    assert "Clustering under attack" not in page(tmp_path, make_run("plain", plain)).text
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_too_few_points_make_no_curve(count: int, make_run: MakeRun) -> None:
+    some = [record(f"{n} steps", BOTH, "alone", 30.0 - n, 5.0, steps=n) for n in range(1, count + 1)]
+    runs = read_runs([make_run("at", record("clean", CLEAN, "alone", 50.0, 15.0), *some)])
+    assert sweeps(groups(runs)[0], runs, "sweep") == []
