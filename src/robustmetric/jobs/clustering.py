@@ -14,8 +14,10 @@ from robustmetric.attacks.joint import Moved, WholeSet, embed_all, move_all
 from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.errors import InputError
 from robustmetric.jobs.arena import Arena, as_bytes
-from robustmetric.jobs.evaluate import Pictures, run_suite
+from robustmetric.jobs.diagnose import is_masking, run_masking
+from robustmetric.jobs.evaluate import run_suite
 from robustmetric.jobs.feed import Feed
+from robustmetric.jobs.pictures import Pictures
 from robustmetric.jobs.workers import full_precision
 from robustmetric.metrics.average_precision import without_positives
 from robustmetric.metrics.robustness import bootstrap
@@ -80,11 +82,13 @@ def run_any_suite(
     finished: Mapping[str, Record] | None = None,
     folder: Path | None = None,
 ) -> Iterator[tuple[Record, Pictures | None]]:
-    """A suite by the job it needs: this one where whole sets move, else `run_suite`."""
-    if not is_clustering(suite):
+    """A suite by the job it needs: this one where whole sets move, the diagnostics where they are asked for, else
+    `run_suite`."""
+    if not is_clustering(suite) and not is_masking(suite):
         yield from run_suite(arena, suite, seed, context, settings, finished, folder)
         return
-    for record in run_clustering(arena, suite, seed, context, settings, finished):
+    job = run_masking if is_masking(suite) else run_clustering
+    for record in job(arena, suite, seed, context, settings, finished):
         yield record, None
 
 

@@ -13,10 +13,12 @@ from robustmetric import recipe, records
 from robustmetric.errors import InputError
 from robustmetric.jobs.certified_ledger import read_certified_row
 from robustmetric.jobs.certify import recipe_of
+from robustmetric.jobs.classifier_ledger import auto_rank, batch_name, classification, model_name
 from robustmetric.jobs.folder import RunFolder
 from robustmetric.metrics.robustness import SUB_SCORES, ers
 from robustmetric.records import Record
 from robustmetric.report.ledger import CLEAN, PROTOCOLS, RADII, Row, faults, label, protocol, published, steps
+from robustmetric.report.masking_flag import masking_block
 
 PAPERS = {
     "est": "Zhou et al. 2020",
@@ -28,7 +30,11 @@ PAPERS = {
     "free_hm": "Shafahi et al. 2019; Zhou & Patel 2022",
     "ca_tride": "Tian et al. 2024",
     "madry": "Madry et al. 2018",
+    "scattering": "Zhang & Wang 2019",
 }
+KINDS = ("clean", "attack", "ers", "worst_case")
+SUITES = ("ers", "classification", "autoattack", "auto_rank", "local_search")
+"""The evaluations that make a row, by how their suites' names begin."""
 UPDATE, STEP, LOOK = 3.0, 2.0, 1.0
 """Forward passes that an image costs: forward and full backward; forward and input gradient; forward alone."""
 TRIPLET, PAIR = 1.5, 1.0
@@ -66,17 +72,19 @@ def read_row(path: Path) -> Row:
     try:
         name = protocol(
             data, spec["epochs"], spec["optimiser"]["rate"], clean.count,
-            clean.count == clean.settings.get("gallery"), replays=replays,
+            clean.count == _all(clean), replays=replays,
         )  # fmt: skip
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     eta = steps(defence)
     kind = label(defence, data)
-    middle = [kind, *([f"eta{eta}"] if eta else []), *([name] if name != "full" else [])]
+    model = model_name(spec, str(facts.get("model")))
+    batch = batch_name(spec) if "accuracy" in clean.scores else []
+    middle = [kind, *([f"eta{eta}"] if eta else []), *batch, *([name] if name != "full" else [])]
     row: Row = {
-        "id": "-".join([data, str(facts.get("model")), *middle, f"seed{seed}"]),
+        "id": "-".join([data, model, *middle, f"seed{seed}"]),
         "data": data,
-        "model": str(facts.get("model")),
+        "model": model,
         "defence": kind,
         "recipe": file,
         "command": _command(facts, clean, tested),
@@ -88,6 +96,9 @@ def read_row(path: Path) -> Row:
         "queries": clean.count,
         "clean": _rounded({score: clean.scores[score] for score in CLEAN if score in clean.scores}),
         "attacks": _attacks(tested, RADII.get(data)),
+        "classification": classification(tested, RADII.get(data)),
+        "auto_rank": auto_rank(tested, RADII.get(data)),
+        "masking": masking_block(found, weights),
         "protocol": name,
         "cost_fe": cost(defence),
         "images_per_second": _rate(found),
@@ -120,6 +131,8 @@ def cost(defence: Mapping[str, Any]) -> float | None:
     if kind in ("est", "ses", "madry"):
         again = kind == "ses" or (kind == "madry" and 0 < defence.get("clean_share", 0) < 1)
         return LOOK + climb + UPDATE * (2 if again else 1)
+    if kind in ("scattering", "random_target"):
+        return (LOOK if kind == "scattering" else 0) + climb + UPDATE
     if kind in ("act", "rest") or (kind == "minmax" and defence.get("clean_anchor")):
         return LOOK + climb * PAIR + UPDATE * TRIPLET
     if kind in ("hm", "minmax"):
@@ -137,22 +150,23 @@ def cost(defence: Mapping[str, Any]) -> float | None:
 
 
 def _evaluation(found: Iterable[Record], weights: str | None, path: Path) -> list[Record]:
-    """The records of one evaluation by an `ers` suite in fp32, of the weights that lie there: that of most queries."""
+    """The records of one evaluation in fp32 of the weights that lie there, by the `SUITES`: that of most queries."""
     groups: dict[tuple[Any, ...], list[Record]] = {}
     for record in found:
         settings = record.settings
-        if record.kind not in ("clean", "attack", "ers") or not str(settings.get("suite", "")).startswith("ers"):
+        if record.kind not in KINDS or not str(settings.get("suite", "")).startswith(SUITES):
             continue
         if settings.get("precision", "fp32") != "fp32":
             continue
         if weights is not None and not weights.startswith(str(settings.get("weights", ""))):
             continue
-        key = (record.seed, *(settings.get(k) for k in ("queries", "gallery", "weights", "data_fingerprint")))
+        key = (record.seed, *(settings.get(k) for k in ("queries", "gallery", "images", "weights", "data_fingerprint")))
         groups.setdefault(key, []).append(record)
     whole = [group for group in groups.values() if any(record.kind == "clean" for record in group)]
     if not whole:
         raise InputError(
-            f"{path} holds no evaluation of its weights by an ers suite in fp32; run `robustmetric evaluate {path}`"
+            f"{path} holds no evaluation of its weights by an ers or classification suite in fp32; "
+            f"run `robustmetric evaluate {path}`"
         )
     return max(whole, key=lambda group: (group[0].count, len(group)))
 
@@ -178,11 +192,16 @@ def _attacks(tested: Iterable[Record], radius: float | None) -> dict[str, dict[s
     return ordered
 
 
+def _all(clean: Record) -> int | None:
+    """How many queries there are in all: retrieval's gallery, where it is the queries; a classifier's test images."""
+    return clean.settings.get("images", clean.settings.get("gallery"))
+
+
 def _command(facts: Mapping[str, Any], clean: Record, tested: Iterable[Record]) -> str:
     """What was typed, with the folder a training makes by itself."""
     settings = clean.settings
     batches = sorted({str(record.settings["batch"]) for record in tested if "batch" in record.settings})
-    some = [] if clean.count == settings.get("gallery") else ["--queries", str(clean.count)]
+    some = [] if clean.count == _all(clean) else ["--queries", str(clean.count)]
     seed = ["--seed", str(clean.seed)] if clean.seed else []
     batch = ["--batch", batches[0]] if batches not in ([], ["128"]) else []
     evaluate = " ".join(["robustmetric evaluate", f"runs/{facts.get('name')}", settings["suite"], *some, *seed, *batch])

@@ -21,10 +21,12 @@ from robustmetric.jobs import assemble
 from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.clustering import run_any_suite
 from robustmetric.jobs.ers import APART
-from robustmetric.jobs.evaluate import Pictures, title
+from robustmetric.jobs.evaluate import title
 from robustmetric.jobs.folder import RunFolder, save_arrays, summarise
+from robustmetric.jobs.pictures import Pictures
 from robustmetric.jobs.progress import say
 from robustmetric.jobs.workers import Hardware, Workers, describe
+from robustmetric.models.classifier import Classifies
 from robustmetric.models.encoder import Encoder
 from robustmetric.models.ensemble import Ensemble
 from robustmetric.models.mahalanobis import Mahalanobis
@@ -52,6 +54,7 @@ def evaluate(
     out: Path | None = None,
     radius: float | None = None,
     modes: list[str] | None = None,
+    surrogate: str | None = None,
     queries: int | None = None,
     seed: int = 0,
     batch_size: int = 128,
@@ -62,6 +65,7 @@ def evaluate(
     """Run a suite; each record is written as it comes, and what is already there is not run again."""
     target = find_target(name, data=data, out=out, skip_unreadable=skip_unreadable)
     chosen = assemble.load_suite(suite or str(target.spec.get("suite", "ers224")), radius, modes)
+    chosen = chosen if surrogate is None else chosen.found_on(surrogate)
     fabric = hardware.fabric()
     workers = Workers.of(fabric)
     context = records.context(describe(workers.device, workers.ranks))
@@ -85,10 +89,15 @@ def evaluate(
             )
             mode = " (compat)" if record.settings.get("mode") == "compat" else ""
             what = f"{title(record.name, record.settings.get('radius'))}{mode}"
-            say(f"{target.name}  {what}: {shown}{_apart(record)}")
+            say(f"{target.name}  {what}: {_judged(record)}{shown}{_apart(record)}")
     if lead and finished and len(finished) == len(target.folder.finished()):
         say(f"{target.folder.path}: nothing to do, every trial of {chosen.name} is there")
     return records.latest(records.read(target.folder.results)) if target.folder.results.is_file() else []
+
+
+def _judged(record: Record) -> str:
+    """How a check of the masking diagnostics ended; nothing for an ordinary record."""
+    return f"{record.context['verdict']}  " if record.kind == "masking" else ""
 
 
 def _apart(record: Record) -> str:
@@ -194,8 +203,8 @@ def _own_model(name: str) -> nn.Module:
 
 
 def unit(model: nn.Module) -> nn.Module:
-    """The model with unit-length embeddings; one of ours is left as it is, with the lengths it gives."""
-    return model if isinstance(model, Encoder | Ensemble | Mahalanobis) else Encoder(model)
+    """The model with unit-length embeddings; one of ours, or a classifier, is left with the lengths it gives."""
+    return model if isinstance(model, Encoder | Ensemble | Mahalanobis | Classifies) else Encoder(model)
 
 
 def _save_pictures(folder: RunFolder, record: Record, pictures: Pictures | None) -> None:

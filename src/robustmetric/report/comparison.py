@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from robustmetric import recipe
+from robustmetric.report import masking_flag
+from robustmetric.report.classification import classification_tables, without_classifiers
 from robustmetric.report.ledger import LARGE, Row, label, published, read_rows, steps
 from robustmetric.report.scores import DASH, show
 
@@ -22,7 +24,8 @@ def comparison(folder: Path) -> str:
     """The tables of `results/<data>`: every row of ours beside what was published of it, and what was not measured."""
     data = folder.resolve().name
     theirs = _published(data)
-    rows = read_rows(folder) if folder.is_dir() else []
+    every = read_rows(folder) if folder.is_dir() else []
+    rows = without_classifiers(every)
     groups: dict[tuple[str, str], dict[Kind, list[Row]]] = {}
     for row in sorted(rows, key=lambda row: list(LARGE).index(row["protocol"])):
         groups.setdefault((row["protocol"], row["model"]), {}).setdefault(_kind(row), []).append(row)
@@ -34,6 +37,7 @@ def comparison(folder: Path) -> str:
     missing = {kind: block for kind, block in theirs.items() if kind not in measured}
     if missing:
         parts.append(f"### {data}, not measured\n\n{_table(missing, {}, '')}")
+    parts += classification_tables(data, every)
     return "\n\n".join(parts) or f"No row of {data!r} is published or measured."
 
 
@@ -87,6 +91,7 @@ def _our_cells(rows: Sequence[Row]) -> list[str]:
     note = "" if not fallen else " (collapsed)" if len(rows) == 1 else f" ({fallen} of {len(rows)} collapsed)"
     attacks = (("compat", "ERS"), ("fixed", "ERS"), ("fixed", "ES:R"))
     scores = [_mean(row.get("attacks", {}).get(mode, {}).get(score) for row in rows) for mode, score in attacks]
+    note += next((flag for flag in map(masking_flag.note, rows) if flag), "")
     return [_mean(row["clean"].get("R@1") for row in rows) + note, *scores, str(len(rows))]
 
 

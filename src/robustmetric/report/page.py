@@ -13,6 +13,8 @@ from robustmetric.report import plots
 from robustmetric.report.certified import proofs
 from robustmetric.report.gallery import Gallery, read_gallery
 from robustmetric.report.hardness import against_margin, hardness, hardness_runs
+from robustmetric.report.masking import checked, flags
+from robustmetric.report.masking_flag import MARK
 from robustmetric.report.runs import Run, read_runs
 from robustmetric.report.scores import DASH, MULTIPLY, SCORES, Score, describe, show, show_interval
 from robustmetric.report.tables import Column, Summary, full, summaries
@@ -73,7 +75,11 @@ def render(runs: Sequence[Run], command: str) -> str:
         runs=runs,
         sections=[_section(summary, runs, place) for place, summary in enumerate(tables)],
         unevaluated=[run for run in runs if not run.of_kind("clean", "attack", "certified")],
+        subject=_subject(runs),
         proofs=proofs(runs),
+        checked=checked(runs),
+        flags=flags(runs),
+        MARK=MARK,
         training=plots.training(runs, name="training"),
         hard_runs=hardness_runs(runs),
         hardness=hardness(runs, name="hardness"),
@@ -85,6 +91,14 @@ def render(runs: Sequence[Run], command: str) -> str:
         fewest_seeds=_fewest_seeds(runs),
         command=command,
     )
+
+
+def _subject(runs: Sequence[Run]) -> str:
+    """What the page is about."""
+    of_classes = ["accuracy" in record.scores for run in runs for record in run.of_kind("clean")]
+    if not any(of_classes):
+        return "retrieval"
+    return "classifier" if all(of_classes) else "model"
 
 
 def _section(summary: Summary, runs: Sequence[Run], place: int) -> Section:
