@@ -17,16 +17,20 @@ from torch import nn
 from robustmetric.attacks.base import Attack, Engine
 from robustmetric.attacks.candidate import Candidate
 from robustmetric.attacks.embedding_shift import EmbeddingShift
+from robustmetric.attacks.vote import NeighbourMargin
 from robustmetric.catalogue import CATALOGUE
 from robustmetric.defences.destinations import Destination, Gradual, Mined
 from robustmetric.defences.plain import Plain
 from robustmetric.defences.structure import Structure
 from robustmetric.losses.base import MetricLoss
+from robustmetric.losses.cross_entropy import CrossEntropy
 from robustmetric.losses.mining import Hardest, Miner, Random, SemiHard
 from robustmetric.losses.proxy_anchor import ProxyAnchor
 from robustmetric.losses.triplet import Triplet
 from robustmetric.models.convnet import ConvNet
 from robustmetric.models.encoder import Encoder
+from robustmetric.models.input_transforms import BitDepth, Jpeg
+from robustmetric.numerics.transport import IPOT, UniformMatching
 from robustmetric.perturb.ball import Ball
 from robustmetric.perturb.pgd import PGD
 
@@ -66,6 +70,12 @@ ARGUMENTS: dict[str, list[dict[str, Callable[[], Any]]]] = {
     "aspect_centre_crop": [{"size": lambda: 8, "resize": lambda: 10}],
     "nes": [{"samples": lambda: 10}],
     "square": [{"ball": lambda: Ball(0.1), "queries": lambda: 20}],
+    "apgd": [{"steps": lambda: 5}, {"steps": lambda: 5, "restarts": lambda: 2, "goal": lambda: 2.0}],
+    # Of the contract's inputs some have a sum just below this.
+    "fab": [{"steps": lambda: 10, "goal": lambda: 1.5}],
+    "rays": [{"ball": lambda: Ball(0.1), "queries": lambda: 60, "goal": lambda: 1.5}],
+    "local_search": [{"rounds": lambda: 3}, {"rounds": lambda: 3, "clipped": lambda: False}],
+    "expectation": [{"engine": lambda: PGD(Ball(0.2), steps=3, step_size=0.1), "draws": lambda: 2}],
     "transfer": [{"surrogate": lambda: "runs/other"}],
     "pairs": [{"batch": lambda: 8}],
     "balanced": [{"batch": lambda: 8}],
@@ -84,12 +94,31 @@ ARGUMENTS: dict[str, list[dict[str, Callable[[], Any]]]] = {
     "neighbour_margin": [{"confidence": lambda: 2.0}, {"confidence": lambda: 2.0, "members": lambda: 2}],
     "centroid": [{"target": lambda target=t: target} for t in ("derangement", "random", "nearest")]
     + [{"away": lambda: False}],
+    "feature_match": [{"classes": lambda: CLASSES, "targets": lambda: 3}],
+    "misclassify_towards": [{"targets": lambda: 2}, {"targets": lambda: 2, "rank": lambda: 2}],
+    "misretrieve": [{"attack": EmbeddingShift}, {"attack": lambda: NeighbourMargin(confidence=2.0)}],
     "fixed": [{"value": lambda: -0.1}, {"value": lambda: 2.0}],
     "gradual": [{}, {"power": lambda: 2.0}, {"power": lambda: 0.5}, {"cap": lambda: 2.2}],
     "ics": [{}, *({"triplet": lambda names=names: names} for names in ALTERNATIVES)],
     "hm": [{}, {"structure": Structure}],
     "minmax": [{}, {"clean_anchor": lambda: True}],
     "noise": [{"sigma": lambda: 0.1}],
+    "scattering": [
+        {},
+        {"matching": IPOT, "cost": lambda: "squared", "detached": lambda: True},
+        {"matching": UniformMatching, "group": lambda: 8},
+    ],
+    "random_target": [{"loss": CrossEntropy}, {"loss": lambda: CrossEntropy(0.5)}],
+    "one_step": [{}, {"random_start": lambda: False}],
+    "cross_entropy": [{}, {"smoothing": lambda: 0.5}],
+    "sinkhorn": [{}, {"iterations": lambda: 5, "stop": lambda: "never"}, {"stable": lambda: True}],
+    "wide_resnet": [{"depth": lambda: 10, "width": lambda: 1}],
+    # Those that draw at random are no function of their input.
+    "transformed": [{"model": lambda: Encoder(convnet()), "transforms": lambda: [BitDepth(), Jpeg()]}],
+    "resize_and_pad": [
+        {"smallest": lambda: 6, "largest": lambda: 8},
+        {"smallest": lambda: 8, "largest": lambda: 10},
+    ],
     "mixup": [{"in_pairs": lambda: True}],
     "iat": [{"in_pairs": lambda: True}],
     # Undivided: which part of a training set a batch is from, only a training set can tell.

@@ -256,6 +256,43 @@ def test_tf32_is_on_inside_alone(script: Script) -> None:
     assert seen == [("high", True), before]
 
 
+@pytest.mark.slow
+def test_autoattack_runs_beside_the_authors_code(script: Script, tmp_path: Path) -> None:
+    sizes = ("--images", "4", "--epochs", "2", "--radius", "0.5", "--queries", "20", "--models", "plain")
+    assert script("autoattack").main([*sizes, "--results", str(tmp_path)]) in (0, 1)  # as fast as expected or not
+    row = results(tmp_path, "autoattack")["models"]["plain"]
+    assert set(row["attacks"]) == {"APGD-CE", "APGD-T", "FAB-T", "Square", "AutoAttack"}
+    for found in row["attacks"].values():
+        assert 0 <= found["ours"] <= row["clean"] and found["ratio"] > 0
+    assert row["attacks"]["AutoAttack"]["ours"] <= min(found["ours"] for found in row["attacks"].values())
+
+
+def test_what_differs_from_the_authors_code_is_named(script: Script) -> None:
+    autoattack = script("autoattack")
+    side = autoattack.Side
+    # Of four images one survives ours and two theirs, one of them the same: three of four agree.
+    ours, theirs = torch.tensor([True, False, False, False]), torch.tensor([True, True, False, False])
+    row = autoattack.figures([(side(ours, 1.0), side(theirs, 2.0))])
+    assert row == {
+        "ours": 25.0, "theirs": 50.0, "agreement": 75.0, "seconds": 1.0, "their_seconds": 2.0, "ratio": 0.5,
+    }  # fmt: skip
+    fine = {**row, "theirs": 25.5, "agreement": 95.0}
+    assert autoattack.shortfalls("plain", {"Square": row, "AutoAttack": fine}) == []
+    assert len(autoattack.shortfalls("plain", {"AutoAttack": row})) == 2
+    (line,) = autoattack.shortfalls("plain", {"AutoAttack": {**fine, "ratio": 1.2}})
+    assert "1.2 of their time" in line
+    (line,) = autoattack.shortfalls("plain", {"Square": {**fine, "ours": 26.5}, "AutoAttack": fine})
+    assert "Square: 26.5 % survive" in line
+
+
+def test_without_the_authors_code_it_says_so(
+    script: Script, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    autoattack = script("autoattack")
+    monkeypatch.setattr(autoattack.importlib.util, "find_spec", lambda name: None)
+    assert autoattack.main([]) == 2 and "pyautoattack is not installed" in capsys.readouterr().err
+
+
 def test_scripts_find_the_timer_where_it_was(script: Script, harness: ModuleType) -> None:
     pgd = script("pgd")
     for name in ("RESULTS", "Loop", "measure", "ratio", "seconds"):
@@ -298,3 +335,28 @@ def test_an_ensemble_step_that_gains_too_little_is_named(script: Script) -> None
     assert line.startswith("b: sharing is 1.50 times faster")
     with pytest.raises(SystemExit):
         script("ensemble").parse(["--batch", "7"])
+
+
+def test_detector_judges_exhibits_by_a_truth_that_is_measured(script: Script, tmp_path: Path) -> None:
+    few = ["--small", "--epochs", "10", "--images", "20", "--half", "tuning", "--results", str(tmp_path)]
+    assert script("detector").main([*few, "--only", "plain", "quantised to 5 levels"]) == 0
+    plain, quantised = results(tmp_path, "detector")["exhibits"]
+    # Rounding has no gradient: PGD-20 does nothing, a straight-through gradient as much as to the plain model.
+    assert (quantised["truth"], quantised["verdict"]) == ("masked", "masked")
+    assert quantised["PGD-20"] - quantised["adaptive"] >= 10 and "zero_gradients" in quantised["failed"]
+    assert plain["truth"] == "honest" and plain["verdict"] != "masked" and plain["is_right"]
+
+
+def test_detector_counts_a_doubt_as_no_flag(script: Script) -> None:
+    said = [
+        ("honest", "honest"),
+        ("honest", "unclear"),
+        ("honest", "masked"),
+        ("masked", "masked"),
+        ("masked", "unclear"),
+    ]
+    rows = [{"truth": t, "verdict": v, "is_right": (t == "masked") == (v == "masked")} for t, v in said]
+    table = script("detector").confusion(rows)
+    assert table["honest"] == {"honest": 1, "unclear": 1, "masked": 1}
+    assert table["masked"] == {"honest": 0, "unclear": 1, "masked": 1}
+    assert (table["right"], table["of"]) == (3, 5)

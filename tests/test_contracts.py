@@ -17,6 +17,7 @@ import brute_force
 from members import CLASSES, DIM, build, built, constructor, convnet, engine, promised, variants
 from robustmetric import metrics
 from robustmetric.attacks.base import Attack, Engine, Targets, run
+from robustmetric.attacks.feature_match import Exposed
 from robustmetric.attacks.joint import move_all
 from robustmetric.catalogue import CATALOGUE, NAMES
 from robustmetric.data.base import Dataset, Split
@@ -32,13 +33,14 @@ from robustmetric.metrics.average_precision import average_precision, average_pr
 from robustmetric.metrics.clustering import ami, nmi, pairwise_f1
 from robustmetric.metrics.recall import recall_at
 from robustmetric.metrics.verification import equal_error_rate, true_positive_rate
-from robustmetric.models.classifier import mlp
+from robustmetric.models.classifier import Classifier, mlp
 from robustmetric.models.encoder import Encoder
 from robustmetric.models.ensemble import Ensemble
 from robustmetric.models.mahalanobis import Mahalanobis
 from robustmetric.numerics.distances import nearest
 from robustmetric.optimise import Optimiser
 from robustmetric.perturb.ball import Ball
+from robustmetric.perturb.local_search import LocalSearch
 from robustmetric.perturb.pgd import PGD, evaluate, frozen, value_and_gradient
 from robustmetric.types import Batch, Gallery, Triplets
 
@@ -74,9 +76,12 @@ KINDS = {
     "attacks",
     "black_box",
     "joint",
+    "diagnoses",
     "defences",
     "destinations",
+    "matchings",
     "structures",
+    "input_transforms",
     "learners",
     "certificates",
     "optimisers",
@@ -101,9 +106,9 @@ def test_every_path_leads_to_something_that_can_be_built(kind: str, name: str) -
 
 @dataclasses.dataclass(frozen=True)
 class Arena:
-    """A model that retrieves digits fairly well, a gallery of unseen classes, and queries from it."""
+    """A model that retrieves (or names) digits fairly well, a gallery, and queries from it."""
 
-    model: Encoder
+    model: nn.Module
     batch: Batch
     gallery: Gallery
 
@@ -144,8 +149,42 @@ def paired(digits: Dataset) -> Batch:
     return Batch(pixels(digits.train)[rows], digits.train.labels[rows], rows)
 
 
+ON_LOGITS = {"misclassify": False, "misclassify_towards": False, "feature_match": True}
+"""The attacks on classifiers, and whether they are shown features behind the logits."""
+
+
+@pytest.fixture
+def arena(request: pytest.FixtureRequest, retrieval: Arena, classification: tuple[Arena, Arena]) -> Arena:
+    """What the attack of this test is for."""
+    name = request.node.callspec.params["name"]
+    return classification[ON_LOGITS[name]] if name in ON_LOGITS else retrieval
+
+
 @pytest.fixture(scope="module")
-def arena(digits: Dataset) -> Arena:
+def classification(digits: Dataset) -> tuple[Arena, Arena]:
+    """A classifier, and the same as feature matching sees it; the galleries hold what they say of their queries."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = Classifier(convnet(), CLASSES)
+    rows = paired_rows(digits.train.labels, 12)
+    inputs, labels = pixels(digits.train)[rows], digits.train.labels[rows]
+    optimiser = torch.optim.Adam(model.parameters(), lr=5e-3)
+    for _ in range(60):
+        optimiser.zero_grad()
+        functional.cross_entropy(model(inputs), labels).backward()
+        optimiser.step()
+    optimiser.zero_grad(set_to_none=True)
+    batch = Batch(inputs[:24], labels[:24], torch.full((24,), -1))
+
+    def of(seen: nn.Module) -> Arena:
+        with frozen(seen) as embed:
+            return Arena(seen, batch, Gallery(evaluate(embed, inputs), labels))
+
+    return of(model), of(Exposed(model))
+
+
+@pytest.fixture(scope="module")
+def retrieval(digits: Dataset) -> Arena:
     model = small_encoder()
     rows = paired_rows(digits.train.labels, 12)
     inputs, labels = pixels(digits.train)[rows], digits.train.labels[rows]
@@ -271,6 +310,14 @@ def test_joint_attack_is_not_climbed_in_batches_and_moves_a_whole_set_within_its
         assert all(p.requires_grad and p.grad is None for p in arena.model.parameters())
 
 
+@members("diagnoses")
+def test_diagnosis_is_no_attack_to_climb(name: str, arena: Arena) -> None:
+    for diagnosis in built("diagnoses", name):
+        assert isinstance(diagnosis, Attack) and diagnosis == type(diagnosis)()
+        with pytest.raises(InputError, match="expected"):
+            run(diagnosis, engine(), arena.model, arena.batch, arena.gallery, seeded())
+
+
 # --- defences -------------------------------------------------------------------------------------------------------
 
 IS_PLAIN_AT_RADIUS_ZERO = {
@@ -288,6 +335,9 @@ IS_PLAIN_AT_RADIUS_ZERO = {
     "mixup": False,
     "iat": False,
     "trades": True,
+    "scattering": True,
+    "random_target": True,
+    "one_step": True,
     "adp": False,
     "naive_ensemble": False,
     "eat": False,
@@ -468,6 +518,20 @@ def test_structure_is_a_finite_number_zero_without_weight_or_distance(name: str)
         assert build("structures", name, arguments)(same) == 0
 
 
+@members("matchings")
+def test_matching_moves_no_more_than_there_is_whatever_the_order_and_the_batch(name: str) -> None:
+    cost, order = torch.rand(2, 5, 5, generator=seeded()), torch.randperm(5, generator=seeded(1))
+    for matching in built("matchings", name):
+        plan = matching(cost)
+        assert plan.shape == cost.shape and plan.isfinite().all() and (plan >= 0).all()
+        assert (plan.sum(dim=(1, 2)) <= 1 + 1e-5).all()
+        torch.testing.assert_close(matching(cost[0]), plan[0])
+        # A new order of one side changes nothing else, unless rows are matched with their own: then of both.
+        for rows, columns in ((order, order), (order, torch.arange(5)))[: 1 if name == "identity_matching" else 2]:
+            torch.testing.assert_close(matching(cost[:, rows][:, :, columns]), plan[:, rows][:, :, columns])
+        torch.testing.assert_close(matching(cost[:, :1, :1]), torch.ones(2, 1, 1))
+
+
 # --- metrics --------------------------------------------------------------------------------------------------------
 
 Score = Callable[[Tensor, Tensor], float]
@@ -618,6 +682,9 @@ MODELS: dict[str, tuple[tuple[int, ...], bool]] = {
     "convnet": ((1, 8, 8), False),
     "ensemble": ((1, 8, 8), True),
     "mahalanobis": ((1, 8, 8), False),
+    "classifier": ((1, 8, 8), False),
+    "wide_resnet": ((3, 16, 16), False),
+    "transformed": ((1, 8, 8), True),
 }
 """By model: the shape of an input, and whether embeddings have unit length (else the model says why not)."""
 
@@ -643,6 +710,22 @@ def test_model_in_eval_mode_is_a_function_of_each_input_alone(name: str) -> None
             alone = model(inputs[1:2])
         assert torch.equal(together, again)
         torch.testing.assert_close(alone, together[1:2], atol=1e-4, rtol=1e-3)
+
+
+@members("input_transforms")
+def test_input_transform_gives_images_that_follow_torchs_generator_and_have_a_gradient(name: str) -> None:
+    for channels, transform in itertools.product((1, 3), built("input_transforms", name)):
+        images = torch.rand(4, channels, 8, 8, generator=seeded()).requires_grad_()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            first = transform(images)
+            torch.manual_seed(3)
+            again = transform(images)
+        assert first.shape[:2] == images.shape[:2] and first.dtype == torch.float32
+        assert first.min() >= 0 and first.max() <= 1 + 1e-6
+        assert torch.equal(first, again) and not torch.equal(first, images)
+        (gradient,) = torch.autograd.grad(first.sum(), images)
+        assert gradient.isfinite().all()
 
 
 # --- data, transforms, samplers -------------------------------------------------------------------------------------
@@ -746,7 +829,9 @@ def test_perturbation_keeps_to_its_ball(name: str) -> None:
             if isinstance(part, Engine)
             else part.random_point(clean, seeded())
         )
-        assert (length(moved - clean, ball.norm) <= ball.radius + 1e-6).all()
+        # The one engine that is unbounded by nature says so.
+        if not isinstance(part, LocalSearch) or part.clipped:
+            assert (length(moved - clean, ball.norm) <= ball.radius + 1e-6).all()
         assert moved.min() >= 0 and moved.max() <= 1 and not torch.equal(moved, clean)
 
 

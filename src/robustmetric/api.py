@@ -7,16 +7,19 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from robustmetric import records
-from robustmetric.attacks.base import run
-from robustmetric.attacks.suite import Trial
+from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.data.base import Dataset, Split
 from robustmetric.data.transforms import Identity
 from robustmetric.errors import InputError, nearest
 from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.assemble import load_suite
 from robustmetric.jobs.clustering import run_any_suite
+from robustmetric.jobs.evaluate import attack_batch
+from robustmetric.jobs.surrogate import find_surrogate
 from robustmetric.jobs.target import unit
 from robustmetric.jobs.workers import Workers, describe, full_precision
+from robustmetric.jobs.worst_case import dressed, fitted
+from robustmetric.models.classifier import Classifies
 from robustmetric.numerics.kmeans import Backend
 from robustmetric.numerics.randomness import generator
 from robustmetric.report.scores import show_radius
@@ -37,13 +40,15 @@ def evaluate(
 ) -> list[records.Record]:
     """Clean retrieval and every attack of a suite on images in [0, 1]; each image searches all the others.
 
+    A module with `classes` is a classifier: its outputs are logits, labels their places, and nothing is searched.
     The encoder runs where its parameters are; its embeddings are scaled to unit length, or, where it is a model of
     ours, left as they are. `fast` sees it in bfloat16 on a GPU: for a quick look, as scores change a little. `kmeans`
     says who clusters where the suite is on clustering.
     """
     images, labels = _checked(images, labels)
     device = _device(encoder, images)
-    dataset = Dataset("tensors", train=_split(images, labels), queries=_split(images, labels))
+    split = _split(images, labels, encoder)
+    dataset = Dataset("tensors", train=split, queries=split)
     arena = Arena.prepare(
         unit(encoder), dataset, Identity(), Workers(device),
         limit=queries, seed=seed, batch_size=batch_size, fast=fast,
@@ -66,23 +71,18 @@ def attack(
 ) -> Float[Tensor, "batch *shape"]:
     """The images as one attack of a suite perturbs them, 8-bit, in the ball around the originals rounded to bytes.
 
-    Flat features are not rounded. An attack that the suite runs at several radii needs a `radius`.
+    Flat features, and images of a suite with `rounded: false`, are not rounded. An attack that the suite runs at
+    several radii needs a `radius`.
     """
     images, labels = _checked(images, labels)
     trial = _trial(name, suite, radius)
-    dataset = Dataset("tensors", train=_split(images, labels), queries=_split(images, labels))
+    split = _split(images, labels, encoder)
+    dataset = Dataset("tensors", train=split, queries=split)
     arena = Arena.prepare(unit(encoder), dataset, Identity(), Workers(_device(encoder, images)), batch_size=batch_size)
+    trial = fitted(Suite(suite, [trial]), arena).trials[0]
+    seen, source = dressed(arena, trial.attack), find_surrogate(trial, arena)
     perturbed = [
-        run(
-            trial.attack,
-            trial.engine,
-            arena.model,
-            batch,
-            arena.gallery,
-            generator(arena.workers.device, seed, first, 3),
-            rounded=images.dim() > 2,
-            view=arena.seen,
-        ).inputs
+        attack_batch(seen, trial, batch, generator(arena.workers.device, seed, first, 3), source).inputs
         for first, _, batch in arena.batches()
     ]
     return torch.cat(perturbed).to(images.device)
@@ -118,8 +118,11 @@ def _checked(images: Tensor, labels: Tensor | Sequence[int]) -> tuple[Tensor, Te
     return images, labels
 
 
-def _split(images: Tensor, labels: Tensor) -> Split:
+def _split(images: Tensor, labels: Tensor, encoder: nn.Module) -> Split:
     classes, numbers = labels.cpu().unique(return_inverse=True)
+    if isinstance(encoder, Classifies):
+        # A label is the place of its logit, also where some classes are absent.
+        classes, numbers = torch.arange(encoder.classes), labels.cpu()
     height_width = torch.tensor(images.shape[-2:] if images.dim() == 4 else (1, images.shape[-1]))
     return Split(
         inputs=images.float(),

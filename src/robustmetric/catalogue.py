@@ -35,14 +35,24 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "encoder": "robustmetric.models.encoder.Encoder",
         "backbone": "robustmetric.models.backbone.encoder",
         "bn_inception": "robustmetric.models.bn_inception.BNInception",
+        "classifier": "robustmetric.models.classifier.Classifier",
         "convnet": "robustmetric.models.convnet.ConvNet",
         "ensemble": "robustmetric.models.ensemble.Ensemble",
         "mahalanobis": "robustmetric.models.mahalanobis.Mahalanobis",
         "smoothed": "robustmetric.models.smoothed.Smoothed",
+        "transformed": "robustmetric.models.input_transforms.Transformed",
+        "wide_resnet": "robustmetric.models.wide_resnet.WideResNet",
+    },
+    "input_transforms": {
+        "bit_depth": "robustmetric.models.input_transforms.BitDepth",
+        "jpeg": "robustmetric.models.input_transforms.Jpeg",
+        "resize_and_pad": "robustmetric.models.input_transforms.ResizeAndPad",
+        "barrage": "robustmetric.models.input_transforms.Barrage",
     },
     "losses": {
         "triplet": "robustmetric.losses.triplet.Triplet",
         "proxy_anchor": "robustmetric.losses.proxy_anchor.ProxyAnchor",
+        "cross_entropy": "robustmetric.losses.cross_entropy.CrossEntropy",
         "pytorch_metric_learning": "robustmetric.losses.adapter.PytorchMetricLearning",
     },
     "miners": {
@@ -55,8 +65,13 @@ CATALOGUE: dict[str, dict[str, str]] = {
     "perturbations": {
         "ball": "robustmetric.perturb.ball.Ball",
         "pgd": "robustmetric.perturb.pgd.PGD",
+        "apgd": "robustmetric.perturb.apgd.APGD",
+        "fab": "robustmetric.perturb.fab.FAB",
         "nes": "robustmetric.perturb.gradient_free.NES",
         "square": "robustmetric.perturb.gradient_free.Square",
+        "rays": "robustmetric.perturb.hard_label.RayS",
+        "local_search": "robustmetric.perturb.local_search.LocalSearch",
+        "expectation": "robustmetric.perturb.expectation.Expectation",
     },
     "attacks": {
         "embedding_shift": "robustmetric.attacks.embedding_shift.EmbeddingShift",
@@ -75,6 +90,10 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "centroid": "robustmetric.attacks.centroid.Centroid",
         "pair_similarity": "robustmetric.attacks.centroid.PairSimilarity",
         "soft_kmeans": "robustmetric.attacks.soft_kmeans.SoftKMeans",
+        "misclassify": "robustmetric.attacks.margin.Misclassify",
+        "misclassify_towards": "robustmetric.attacks.margin.MisclassifyTowards",
+        "feature_match": "robustmetric.attacks.feature_match.FeatureMatch",
+        "misretrieve": "robustmetric.attacks.misretrieve.Misretrieve",
     },
     "joint": {
         "whole_set": "robustmetric.attacks.joint.WholeSet",
@@ -82,6 +101,9 @@ CATALOGUE: dict[str, dict[str, str]] = {
     "black_box": {
         "rank_only": "robustmetric.attacks.rank_only.RankOnly",
         "transfer": "robustmetric.attacks.transfer.Transfer",
+    },
+    "diagnoses": {
+        "masking": "robustmetric.diagnose.masking.Masking",
     },
     "defences": {
         "plain": "robustmetric.defences.plain.Plain",
@@ -98,6 +120,9 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "mixup": "robustmetric.defences.mixup.MixUp",
         "iat": "robustmetric.defences.iat.InterpolatedAdversarial",
         "trades": "robustmetric.defences.trades.Trades",
+        "scattering": "robustmetric.defences.scattering.FeatureScattering",
+        "random_target": "robustmetric.defences.random_target.RandomTarget",
+        "one_step": "robustmetric.defences.one_step.one_step",
         "adp": "robustmetric.defences.adp.DiversityPromoting",
         "naive_ensemble": "robustmetric.defences.naive_ensemble.NaiveEnsemble",
         "eat": "robustmetric.defences.eat.EnsembleAdversarial",
@@ -108,6 +133,12 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "gradual": "robustmetric.defences.destinations.Gradual",
         "boosted": "robustmetric.defences.destinations.Boosted",
         "between": "robustmetric.defences.destinations.Between",
+    },
+    "matchings": {
+        "sinkhorn": "robustmetric.numerics.transport.Sinkhorn",
+        "ipot": "robustmetric.numerics.transport.IPOT",
+        "identity_matching": "robustmetric.numerics.transport.IdentityMatching",
+        "uniform_matching": "robustmetric.numerics.transport.UniformMatching",
     },
     "structures": {
         "ics": "robustmetric.defences.structure.Structure",

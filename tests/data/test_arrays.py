@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from robustmetric.data.digits import Digits
+from robustmetric.data.digits import Digits, DigitsTable
 from robustmetric.data.mnist import Fashion, Mnist
 from robustmetric.data.tabular import Tabular
 from robustmetric.errors import InputError
@@ -32,6 +32,19 @@ def test_digits_hold_training_classes_out_on_request() -> None:
     assert sorted(held.train.class_names + held.queries.class_names) == list("01234")
     assert held.train.n + held.queries.n == 901 and held.gallery is None
     assert Digits(validation=0.4).load().queries.class_names == held.queries.class_names
+
+
+def test_closed_digits_have_all_classes_in_both_parts_and_no_image_twice() -> None:
+    closed, table = Digits(closed=True).load(), DigitsTable().load()
+    assert (closed.train.n, closed.queries.n) == (1257, 540) and closed.gallery is None
+    assert closed.train.class_names == closed.queries.class_names == tuple("0123456789")
+    train, test = (torch.bincount(split.labels) for split in (closed.train, closed.queries))
+    assert ((test - 0.3 * (train + test)).abs() < 1).all()
+    assert len({*closed.train.names, *closed.queries.names}) == 1797
+    # The same cut as the table's, as images of bytes.
+    assert closed.train.names == table.train.names and closed.train.shape == (1, 8, 8)
+    levels = (closed.queries.inputs.flatten(1) / 255 * 16).round() / 16
+    torch.testing.assert_close(levels, table.queries.inputs)
 
 
 @pytest.mark.parametrize("share", [1.0, -0.1])

@@ -71,6 +71,21 @@ def test_a_random_crop_is_a_window_of_its_image_or_the_mirror_of_one() -> None:
     assert {p[2] for p in places} == {False, True}
 
 
+def test_a_padded_crop_is_a_window_of_the_image_among_black_pixels() -> None:
+    images, sizes = noise(60, 4)
+    images = images.clamp_min(1)
+    crops = RandomCrop(4, flip=False, padding=2)(images, sizes, torch.Generator().manual_seed(1))
+    padded = v2.functional.pad(images, [2, 2, 2, 2])
+    corners = set()
+    for image, cut in zip(padded, crops, strict=True):
+        windows = {(i, j): image[:, i : i + 4, j : j + 4] for i in range(5) for j in range(5)}
+        (found,) = [place for place, window in windows.items() if torch.equal(window / 255, cut)]
+        corners.add(found)
+    assert {i for i, _ in corners} == {j for _, j in corners} == {0, 1, 2, 3, 4}
+    with pytest.raises(InputError, match="padding -1 is no number of pixels"):
+        RandomCrop(4, padding=-1)
+
+
 def test_without_flip_and_room_a_random_crop_is_the_image() -> None:
     images, sizes = noise(5, 4)
     assert torch.equal(RandomCrop(4, flip=False)(images, sizes), images / 255)

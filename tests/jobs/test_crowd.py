@@ -118,7 +118,10 @@ def test_suites_that_ask_for_a_surrogate(tmp_path: Path) -> None:
     suite.write_text(SUITE)
     assert asking_for_surrogate(str(suite)) == ["found elsewhere"]
     assert [trial.label for trial in load_suite(str(suite)).trials] == ["A1"]
-    assert [trial.label for trial in load_suite(str(suite), surrogate="runs/x").trials] == ["A1", "found elsewhere"]
+    assert [trial.label for trial in load_suite(str(suite), surrogate="runs/x").trials] == [
+        "A1",
+        "found elsewhere from x",
+    ]
     suite.write_text(SUITE.replace("  A1: {attack: {name: whole_set, attack: {name: embedding_shift}}}\n", ""))
     with pytest.raises(InputError, match="every attack asks for a surrogate"):
         load_suite(str(suite))

@@ -115,6 +115,24 @@ def test_random_points_follow_the_generator() -> None:
         assert not torch.equal(ball.random_point(clean, seeded(5)), ball.random_point(clean, seeded(6)))
 
 
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_edge_points_lie_on_the_edge_in_any_direction_or_on_the_bounds(norm: str) -> None:
+    ball = Ball(0.2, norm=norm)
+    centre = torch.full((500, 3), 0.5)
+    drawn = ball.edge_point(centre, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(ball.distance(drawn, centre), torch.full((500,), 0.2))
+    assert (drawn - centre).mean(dim=0).abs().max() < 0.03 and (drawn - centre).std(dim=0).min() > 0.1
+    corner = ball.edge_point(torch.zeros(500, 3), torch.Generator().manual_seed(0))
+    torch.testing.assert_close(corner, (drawn - centre).clamp_min(0))
+    assert torch.equal(Ball(0.0, norm=norm).edge_point(centre), centre)
+
+
+def test_distances_by_hand() -> None:
+    clean, x = torch.zeros(2, 1, 2), torch.tensor([[[3.0, -4.0]], [[0.0, 0.0]]])
+    assert Ball(1.0).distance(x, clean).tolist() == [4, 0]
+    assert Ball(1.0, norm="l2").distance(x, clean).tolist() == [5, 0]
+
+
 def test_steepest_is_the_sign_or_the_unit_gradient_and_zero_stays_zero() -> None:
     gradient = torch.tensor([[3.0, -4.0, 0.0], [0.0, 0.0, 0.0]])
     torch.testing.assert_close(Ball(1.0).steepest(gradient), torch.tensor([[1.0, -1.0, 0.0], [0.0, 0.0, 0.0]]))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from robustmetric.attacks.modes import ClimbsAlike, guess_places, mode_of
 from robustmetric.errors import InputError
 from robustmetric.numerics.distances import chunks, nearest, pairwise
-from robustmetric.perturb.ball import Ball
+from robustmetric.perturb.engine import Engine as Engine
 from robustmetric.perturb.pgd import PGD, Rowwise, View, frozen, value_and_gradient
 from robustmetric.types import Batch, Embed, Embeddings, Gallery, Inputs, Value
 
@@ -50,16 +50,6 @@ class ScoredEarly(Protocol):
 
     def score_early(self, z: Embeddings, targets: Targets) -> Scores:
         """These scores, of the embeddings before the last step; they replace those of `score`."""
-
-
-@runtime_checkable
-class Engine(Protocol):
-    """Anything that climbs a value inside a ball: PGD and its kin."""
-
-    @property
-    def ball(self) -> Ball: ...
-
-    def __call__(self, value: Value, clean: Inputs, generator: torch.Generator | None = None) -> Inputs: ...
 
 
 @dataclass(frozen=True)

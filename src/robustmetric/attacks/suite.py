@@ -1,13 +1,19 @@
 """A suite is a named list of trials: an attack, the engine that climbs it, and the radius."""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from typing import Any, cast
 
 from robustmetric.attacks.base import Attack, Engine
 from robustmetric.attacks.modes import Mode, Moded, mode_of
 from robustmetric.errors import InputError
+from robustmetric.perturb.engine import in_ball
 from robustmetric.perturb.pgd import PGD
+
+UNROUNDED = {"rounded": False}
+"""What a record says of a trial whose images are floats."""
 
 
 @dataclass(frozen=True)
@@ -18,6 +24,17 @@ class Trial:
     attack: Attack
     engine: Engine
     """A frozen dataclass, as all of ours are."""
+    repeats: int = 1
+    """How often it is run, from other random starts: the record then also has the lowest run, and max - min."""
+    rounded: bool = True
+    """Whether 8-bit images are scored; False: floats, as the published tables of classifiers have it."""
+
+    on_all: bool = False
+    """Whether every query is attacked even where trials take turns, so that its number stands for itself."""
+
+    def __post_init__(self) -> None:
+        if self.repeats < 1:
+            raise InputError(f"repeats={self.repeats}; expected 1 or more")
 
     @property
     def mode(self) -> Mode:
@@ -37,21 +54,20 @@ class Trial:
         old = self.engine.ball.radius
         if old <= 0:
             raise InputError(f"trial {self.label!r} has radius {old}, which cannot be scaled; expected a number > 0")
-        engine = cast(Any, self.engine)
-        changes: dict[str, Any] = {"ball": replace(self.engine.ball, radius=radius)}
-        if "step_size" in (field.name for field in fields(engine)):
-            changes["step_size"] = engine.step_size * radius / old
-        return replace(self, engine=replace(engine, **changes))
+        return replace(self, engine=in_ball(self.engine, replace(self.engine.ball, radius=radius)))
 
     def settings(self) -> dict[str, Any]:
         """Everything that decides the outcome, as plain values for the record."""
-        engine = asdict(cast(Any, self.engine))
+        # As a record on disk has it, where a tuple is a list: a finished trial must be known again.
+        engine = json.loads(json.dumps(asdict(cast(Any, self.engine))))
         ball = engine.pop("ball")
         if not isinstance(self.engine, PGD):
             # What a record calls `queries` are the images attacked.
             named = {"queries": "questions_per_image"}
             engine = {"engine": type(self.engine).__name__, **{named.get(key, key): engine[key] for key in engine}}
-        return {**ball, "bounds": list(ball["bounds"]), **engine, "attack": repr(self.attack), "mode": self.mode}
+        unusual = {**({"repeats": self.repeats} if self.repeats > 1 else {}), **({} if self.rounded else UNROUNDED)}
+        described = {"attack": repr(self.attack), "mode": self.mode}
+        return {**ball, **engine, **described, **unusual}
 
 
 @dataclass(frozen=True)
@@ -62,6 +78,19 @@ class Suite:
     trials: Sequence[Trial]
     modes: Sequence[Mode] = ()
     """The modes to run all of them in; none: each in its own."""
+    survivors: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Under a name, labels of trials that take turns, each on the queries that those before it left right.
+
+    What is left after all of them is the record of that name; and what all trials leave, that of the worst case.
+    """
+
+    def __post_init__(self) -> None:
+        labels = {trial.label for trial in self.trials}
+        named = Counter(label for group in self.survivors.values() for label in group)
+        for label, times in named.items():
+            if label not in labels or times > 1:
+                fault = "is no attack of the suite" if label not in labels else "is named twice"
+                raise InputError(f"survivors: {label!r} {fault}; expected each of {sorted(labels)} at most once")
 
     def runs(self) -> list[Trial]:
         """Every trial in every mode, the modes of one next to one another: they may share a climb."""

@@ -1,7 +1,9 @@
 """Digits: scikit-learn's bundled handwritten digits (UCI), the embedded default."""
 
 from dataclasses import dataclass
+from typing import Any
 
+import numpy.typing as npt
 import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
@@ -14,10 +16,14 @@ LEVELS = 16
 
 @dataclass(frozen=True)
 class Digits:
-    """1,797 real images, 1 x 8 x 8, no download: 901 of classes 0-4 and 896 of the unseen classes 5-9."""
+    """1,797 real images, 1 x 8 x 8, no download: 901 of classes 0-4 and 896 of the unseen classes 5-9.
+
+    `closed`: all ten classes in both parts, for classifiers: the 1,257 and 540 images of `DigitsTable`.
+    """
 
     validation: float = 0.0
     """This share of the training classes takes the place of the test classes, for model selection."""
+    closed: bool = False
 
     def __post_init__(self) -> None:
         check_validation(self.validation)
@@ -35,8 +41,11 @@ class Digits:
             sizes=torch.full((len(labels), 2), 8),
             class_names=tuple(str(digit) for digit in range(10)),
         )
-        train = keep_classes(whole, torch.arange(TRAIN_CLASSES))
-        test = keep_classes(whole, torch.arange(TRAIN_CLASSES, 10))
+        if self.closed:
+            train, test = (whole.subset(rows) for rows in _cut(bunch.target, seed=0))
+        else:
+            train = keep_classes(whole, torch.arange(TRAIN_CLASSES))
+            test = keep_classes(whole, torch.arange(TRAIN_CLASSES, 10))
         return with_validation(Dataset(name="digits", train=train, queries=test), self.validation)
 
 
@@ -52,7 +61,7 @@ class DigitsTable:
     def load(self) -> Dataset:
         """The dataset, in memory."""
         bunch = load_digits()
-        parts = train_test_split(range(len(bunch.target)), test_size=0.3, stratify=bunch.target, random_state=self.seed)
+        parts = _cut(bunch.target, self.seed)
         rows, labels = torch.from_numpy(bunch.data).float() / LEVELS, torch.from_numpy(bunch.target).long()
         train, test = (
             Split(
@@ -62,6 +71,12 @@ class DigitsTable:
                 sizes=torch.full((len(index), 2), 8),
                 class_names=tuple(str(digit) for digit in range(10)),
             )
-            for index in map(list, parts)
+            for index in parts
         )
         return Dataset(name="digits_table", train=train, queries=test)
+
+
+def _cut(labels: npt.NDArray[Any], seed: int) -> tuple[list[int], list[int]]:
+    """Row numbers of 70 % of the images and of the rest, each class in both in proportion."""
+    train, test = train_test_split(range(len(labels)), test_size=0.3, stratify=labels, random_state=seed)
+    return list(train), list(test)

@@ -57,13 +57,19 @@ class CentreCrop:
 
 @dataclass(frozen=True)
 class RandomCrop:
-    """A square at a place of its own for each image, pixel for pixel; mirrored with probability 1/2 if `flip`."""
+    """A square at a place of its own for each image, pixel for pixel; mirrored with probability 1/2 if `flip`.
+
+    `padding` black pixels are put round the image first (CIFAR: 4).
+    """
 
     size: int = 224
     flip: bool = True
+    padding: int = 0
 
     def __post_init__(self) -> None:
         _check_size(self.size)
+        if self.padding < 0:
+            raise InputError(f"padding {self.padding} is no number of pixels; expected 0 or more, such as 4")
 
     def __call__(
         self,
@@ -71,6 +77,8 @@ class RandomCrop:
         sizes: Int[Tensor, "batch 2"],
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "batch channels size size"]:
+        if self.padding:
+            images = F.pad(images, (self.padding,) * 4)
         height, width = _check_fits(images, self.size)
         draws = _uniform((3, len(images)), generator, images.device)
         top, left = whole_number(draws[0], height - self.size + 1), whole_number(draws[1], width - self.size + 1)

@@ -23,7 +23,8 @@ class Madry(Defence):
     A loss that mines does so once, on clean embeddings, so that climb and descent see the same triplets.
     `clean_share` mixes in the loss on clean inputs: 0 is pure adversarial training, 0.5 the 1:1 mixture. `objective`
     names another climb than that of the loss. `goal="embedding"` puts the clean embedding in the label's place,
-    |F(x~) - F(x)|^2 with F(x) held fixed: with a `clean_share` of 0 a constant embedding is its minimum.
+    |F(x~) - F(x)|^2 with F(x) held fixed: with a `clean_share` of 0 a constant embedding is its minimum. `climbed` is
+    the loss that the attack raises where it is another than the one trained on (hard labels under smoothed ones).
     """
 
     def __init__(
@@ -33,24 +34,28 @@ class Madry(Defence):
         clean_share: float = 0.0,
         objective: Objective = "label",
         goal: Goal = "label",
+        climbed: MetricLoss | None = None,
     ) -> None:
         super().__init__()
         require(loss, MetricLoss, "loss")
         require(attack, Engine, "attack")
         require_share(clean_share, "clean_share")
         require_word(goal, get_args(Goal), "goal")
-        self.loss = loss
+        if climbed is not None:
+            require(climbed, MetricLoss, "climbed")
+        self.loss, self.climbed = loss, climbed
         self.adversary = Adversary(attack, objective)
         self.clean_share, self.goal = clean_share, goal
 
     def forward(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         labels = batch.labels
-        with self.attacked(model) as embed, frozen(self.loss):
+        climbed = self.loss if self.climbed is None else self.climbed
+        with self.attacked(model) as embed, frozen(climbed):
             with torch.no_grad():
                 clean = embed(batch.inputs)
             triplets = self.loss.mine(clean, labels, generator)
             origin = self.adversary.origin(clean, generator)
-            adversarial = self.adversary(embed, batch, origin, [self.loss], [triplets], generator)
+            adversarial = self.adversary(embed, batch, origin, [climbed], [triplets], generator)
         z = model(adversarial)
         self.note_triplets(triplets, clean, z)
         if self.goal == "label" and not self.clean_share:

@@ -17,6 +17,7 @@ from robustmetric.errors import InputError
 from robustmetric.jobs.feed import Feed
 from robustmetric.jobs.folder import fingerprint
 from robustmetric.jobs.workers import Workers, full_precision
+from robustmetric.models.classifier import Classifies
 from robustmetric.numerics.randomness import generator
 from robustmetric.perturb.pgd import View, frozen
 from robustmetric.types import Batch, Gallery
@@ -27,7 +28,10 @@ SAMPLED = 64
 
 @dataclass(frozen=True)
 class Arena:
-    """Where a model is tested: the queries it gets and the gallery it searches, embedded once."""
+    """Where a model is tested: the queries it gets and the gallery it searches, embedded once.
+
+    A classifier searches nothing: its gallery is empty, and its embeddings are logits.
+    """
 
     model: nn.Module
     queries: Feed
@@ -62,19 +66,24 @@ class Arena:
         if batch_size < 1:
             raise InputError(f"a batch of {batch_size} images cannot be attacked; expected at least 1")
         queries = Feed(dataset.queries, workers.device)
-        items = Feed(dataset.gallery, workers.device) if dataset.gallery is not None else queries
+        searched = None if isinstance(model, Classifies) else dataset.gallery
+        items = Feed(searched, workers.device) if searched is not None else queries
         model.to(workers.device)
         rows = _draw(len(queries), limit, seed)
-        arena_gallery = Gallery(
-            embed(model, items, view, workers, batch_size, seen=_seen(fast)),
-            _aligned_labels(dataset).to(workers.device),
-        )
+        if isinstance(model, Classifies):
+            _check_classes(model.classes, dataset)
+            arena_gallery = empty_gallery(model.classes, workers.device)
+        else:
+            arena_gallery = Gallery(
+                embed(model, items, view, workers, batch_size, seen=_seen(fast)),
+                _aligned_labels(dataset).to(workers.device),
+            )
         return Arena(
             model=model,
             queries=queries,
             items=items,
             rows=rows,
-            places=rows if dataset.gallery is None else torch.full_like(rows, -1),
+            places=rows if items is queries and len(arena_gallery) else torch.full_like(rows, -1),
             gallery=arena_gallery,
             view=view,
             workers=workers,
@@ -88,6 +97,8 @@ class Arena:
     @cached_property
     def exact(self) -> "Arena":
         """The same in fp32, its gallery embedded anew; every rank must ask."""
+        if not len(self.gallery):
+            return replace(self, fast=False)
         z = embed(self.model, self.items, self.view, self.workers, self.batch_size)
         return replace(self, gallery=Gallery(z, self.gallery.labels), fast=False)
 
@@ -96,16 +107,31 @@ class Arena:
         """How attacks and scores see the model."""
         return _seen(self.fast)
 
-    def batches(self) -> Iterator[tuple[int, Int[Tensor, " batch"], Batch]]:
-        """This worker's share of the queries: where each batch begins, its positions among the queries, the batch."""
-        chunks = torch.arange(len(self.rows)).split(self.batch_size)
-        if len(chunks) < self.workers.ranks:
+    @property
+    def is_of_classes(self) -> bool:
+        """Whether the model is a classifier."""
+        return isinstance(self.model, Classifies)
+
+    @property
+    def right(self) -> str:
+        """The score that says whether a query is answered rightly, 100 or 0."""
+        return "accuracy" if self.is_of_classes else "R@1"
+
+    def batches(self, only: Int[Tensor, " some"] | None = None) -> Iterator[tuple[int, Int[Tensor, " batch"], Batch]]:
+        """This worker's share of the queries: where each batch begins, its positions among the queries, the batch.
+
+        `only`: of the queries at these positions, which may be few or none.
+        """
+        chunks = (torch.arange(len(self.rows)) if only is None else only).split(self.batch_size)
+        if only is None and len(chunks) < self.workers.ranks:
             # Said by every rank, so that none waits for another.
             raise InputError(
                 f"{len(self.rows)} queries in batches of {self.batch_size} are too few for {self.workers.ranks} "
                 "processes; lower --batch or --devices"
             )
         for positions in chunks[self.workers.rank :: self.workers.ranks]:
+            if not len(positions):
+                return
             rows = self.rows[positions]
             batch = self.queries.batch(rows, self.view, index=self.places[positions])
             yield int(positions[0]), positions, as_bytes(batch)
@@ -114,7 +140,7 @@ class Arena:
         """What a record must say of the arena."""
         described = {
             "queries": len(self.rows),
-            "gallery": len(self.gallery),
+            **({"images": len(self.queries)} if self.is_of_classes else {"gallery": len(self.gallery)}),
             "view": repr(self.view),
             "batch": self.batch_size,
             "precision": "bf16" if self.fast and self.workers.device.type == "cuda" else "fp32",
@@ -122,6 +148,21 @@ class Arena:
             "data_fingerprint": self.data_fingerprint,
         }
         return {**described, "skipped": self.skipped} if self.skipped else described
+
+
+def _check_classes(classes: int, dataset: Dataset) -> None:
+    """Refuse data of other classes than a classifier's: labels would name the wrong logits."""
+    found = len(dataset.queries.class_names)
+    if found != classes:
+        raise InputError(
+            f"{dataset.name} has {found} classes and the model tells {classes} apart; "
+            "expected those it was trained on, in the same order"
+        )
+
+
+def empty_gallery(classes: int, device: torch.device) -> Gallery:
+    """What a classifier of so many classes searches: nothing."""
+    return Gallery(torch.zeros(0, classes, device=device), torch.zeros(0, dtype=torch.long, device=device))
 
 
 @full_precision()

@@ -1,7 +1,7 @@
 """Recipe to objects: data, model, defence and the rest, built in the order in which one needs the other."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast, get_args, runtime_checkable
 
@@ -153,7 +153,8 @@ def build(spec: Mapping[str, Spec], key: str, where: str, variables: Mapping[str
     return recipe.build(spec[key], NAMES, f"{where}.{key}", variables)
 
 
-SUITE_KEYS = ("engine", "attacks", "modes")
+SUITE_KEYS = ("engine", "attacks", "modes", "survivors", "rounded")
+TRIAL_KEYS = ("attack", "engine", "radii", "repeats", "on_all")
 
 
 SURROGATE = "$surrogate"
@@ -171,14 +172,23 @@ def load_suite(
     path, spec = _read_suite(name)
     asking = [label for label, entry in spec["attacks"].items() if _mentions(entry, SURROGATE)]
     if surrogate is not None and not asking:
-        raise InputError(f"{path}: no attack asks for a surrogate; leave {surrogate!r} out, or run clustering_adaptive")
+        raise InputError(f"{path}: no attack asks for a surrogate; leave {surrogate!r} out, or run transfer")
     entries = {k: entry for k, entry in spec["attacks"].items() if surrogate is not None or k not in asking}
     if not entries:
         raise InputError(f"{path}: every attack asks for a surrogate; name a run folder with --surrogate RUN")
     trials: list[Trial] = []
     for label, entry in entries.items():
-        trials += _trials(str(label), entry, spec["engine"], f"{path}.attacks.{label}", {"surrogate": surrogate})
-    suite = Suite(path.stem if Path(name).suffix else name, trials, _modes(spec, modes, str(path)))
+        shown = f"{label} from {Path(surrogate).name}" if surrogate and label in asking else str(label)
+        trials += _trials(shown, entry, spec["engine"], f"{path}.attacks.{label}", {"surrogate": surrogate})
+    rounded, survivors = spec.get("rounded", True), spec.get("survivors", {})
+    _check_survivors(rounded, survivors, str(path))
+    parts = {
+        "name": path.stem if Path(name).suffix else name,
+        "trials": [replace(trial, rounded=rounded) for trial in trials],
+        "modes": _modes(spec, modes, str(path)),
+        "survivors": survivors,
+    }
+    suite = recipe.call(Suite, parts, str(path))
     recipe.call(suite.runs, {}, str(path))
     return suite if radius is None else suite.at(radius)
 
@@ -206,6 +216,14 @@ def _mentions(spec: Spec, word: str) -> bool:
     return bool(spec == word)
 
 
+def _check_survivors(rounded: Spec, survivors: Spec, where: str) -> None:
+    if not isinstance(rounded, bool):
+        raise InputError(f"{where}: rounded {rounded!r} is not known; expected true (8-bit images) or false")
+    lists = isinstance(survivors, dict) and all(isinstance(group, list) and group for group in survivors.values())
+    if not lists:
+        raise InputError(f"{where}: survivors {survivors!r} are no lists of attacks under names; see autoattack.yaml")
+
+
 def _modes(spec: Mapping[str, Spec], given: Sequence[str] | None, where: str) -> tuple[Mode, ...]:
     """The modes asked for, else those of the suite's file."""
     modes = spec.get("modes", []) if given is None else list(given)
@@ -217,12 +235,12 @@ def _modes(spec: Mapping[str, Spec], given: Sequence[str] | None, where: str) ->
 
 
 def _trials(label: str, entry: Spec, engine: dict[str, Spec], where: str, variables: Mapping[str, Spec]) -> list[Trial]:
-    """One suite entry: `attack`, changes to the `engine`, and the `radii` to run it at."""
+    """One suite entry: `attack`, changes to the `engine`, the `radii` to run it at, and how it is run."""
     if not isinstance(entry, dict):
         raise InputError(f"{where}: expected a mapping with 'attack', found {entry!r}")
     for key in entry:
-        if key not in ("attack", "engine", "radii"):
-            raise InputError(f"{where}: {key!r} is not known{nearest(str(key), ('attack', 'engine', 'radii'))}")
+        if key not in TRIAL_KEYS:
+            raise InputError(f"{where}: {key!r} is not known{nearest(str(key), TRIAL_KEYS)}")
     changes = entry.get("engine", {})
     # Another engine has settings of its own, but climbs in the same ball.
     same = changes.get("name", engine.get("name")) == engine.get("name")
@@ -231,7 +249,10 @@ def _trials(label: str, entry: Spec, engine: dict[str, Spec], where: str, variab
     climber = recipe.build(merged, NAMES, f"{where}.engine")
     if not isinstance(attack, Attack) or not isinstance(climber, Engine):
         raise InputError(f"{where}: {attack!r} climbed by {climber!r} is not an attack with an engine such as pgd")
-    trial = Trial(label, attack, climber)
+    recipe.call(_check_whole, {"value": entry.get("repeats", 1), "name": "repeats", "least": 1}, where)
+    if not isinstance(entry.get("on_all", False), bool):
+        raise InputError(f"{where}: on_all {entry['on_all']!r} is not known; expected true or false")
+    trial = Trial(label, attack, climber, entry.get("repeats", 1), on_all=entry.get("on_all", False))
     radii = entry.get("radii")
     if radii is not None and (not isinstance(radii, list) or not all(isinstance(r, int | float) for r in radii)):
         raise InputError(f"{where}: radii {radii!r} are not a list of numbers, such as [4/255, 8/255]")

@@ -15,8 +15,10 @@ from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.errors import InputError
 from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.crowd import Crowd, sampled
-from robustmetric.jobs.evaluate import Pictures, run_suite
+from robustmetric.jobs.diagnose import is_masking, run_masking
+from robustmetric.jobs.evaluate import run_suite
 from robustmetric.jobs.folder import save_arrays
+from robustmetric.jobs.pictures import Pictures
 from robustmetric.jobs.surrogate import load_surrogate, surrogate_settings
 from robustmetric.jobs.workers import full_precision
 from robustmetric.metrics.robustness import bootstrap
@@ -51,7 +53,14 @@ def run_any_suite(
     folder: Path | None = None,
     kmeans: Backend = "torch",
 ) -> Iterator[tuple[Record, Pictures | None]]:
-    """A suite by the job it needs: this one where whole sets move, else `run_suite`. `folder` is that of the run."""
+    """A suite by the job it needs: this one where whole sets move, the diagnostics, or else `run_suite`.
+
+    `folder` is that of the run.
+    """
+    if is_masking(suite):
+        for record in run_masking(arena, suite, seed, context, settings, finished):
+            yield record, None
+        return
     if not is_clustering(suite):
         kept = None if folder is None else folder / "queries"
         yield from run_suite(arena, suite, seed, context, settings, finished, kept)

@@ -13,8 +13,10 @@ from robustmetric.metrics.robustness import SUB_SCORES, bootstrap, ers_per_query
 from robustmetric.records import Record
 from robustmetric.report.scores import show_radius
 
-OWN = ("weights",)
+OWN = ("weights", "standing", "standing_rows", "measured")
 """Settings in which two runs may differ: all others say what was asked of them."""
+ANSWERS = ("R@1", "accuracy")
+"""Scores that many attacks have; the others are named after theirs."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def compare(first: Path, second: Path) -> list[Difference]:
 def _evaluated(folder: Path) -> list[Record]:
     """The newest records of each work, without those of training."""
     newest = records.latest(records.read(folder / "results.jsonl"))
-    found = [record for record in newest if record.kind in ("clean", "attack", "ers")]
+    found = [record for record in newest if record.kind in ("clean", "attack", "ers", "worst_case")]
     # A run that was trained further and evaluated again has records of older weights too.
     return [record for record in found if record.settings.get("weights") == found[-1].settings.get("weights")]
 
@@ -99,4 +101,5 @@ def _differences(a: Record, of_a: PerQuery, b: Record, of_b: PerQuery) -> Iterat
         if name in of_b:
             interval = bootstrap(of_b[name] - of_a[name], weights=weights)
             radius = a.settings.get("radius")
-            yield Difference(name, mode, radius, a.scores[name], b.scores[name], interval, a.count)
+            title = f"{a.name} {name}" if name in ANSWERS and a.kind != "clean" else name
+            yield Difference(title, mode, radius, a.scores[name], b.scores[name], interval, a.count)

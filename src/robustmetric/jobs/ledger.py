@@ -13,6 +13,7 @@ from robustmetric import recipe, records
 from robustmetric.errors import InputError
 from robustmetric.jobs.certified_ledger import read_certified_row
 from robustmetric.jobs.certify import recipe_of
+from robustmetric.jobs.classifier_ledger import auto_rank, batch_name, classification, model_name
 from robustmetric.jobs.clustering_ledger import clean_record, clustering_block, clustering_records, seconds
 from robustmetric.jobs.cost import cost
 from robustmetric.jobs.folder import RunFolder
@@ -33,6 +34,7 @@ from robustmetric.report.ledger import (
     published,
     steps,
 )
+from robustmetric.report.masking_flag import masking_block
 
 PAPERS = {
     "est": "Zhou et al. 2020",
@@ -44,7 +46,11 @@ PAPERS = {
     "free_hm": "Shafahi et al. 2019; Zhou & Patel 2022",
     "ca_tride": "Tian et al. 2024",
     "madry": "Madry et al. 2018",
+    "scattering": "Zhang & Wang 2019",
 }
+KINDS = ("clean", "attack", "ers", "worst_case")
+SUITES = ("ers", "classification", "autoattack", "auto_rank", "local_search")
+"""The evaluations that make a row, by how their suites' names begin."""
 
 
 def write_rows(runs: Sequence[Path], out: Path) -> list[Path]:
@@ -73,7 +79,7 @@ def read_row(path: Path) -> Row:
     tested, clustered = _evaluation(found, weights), clustering_records(found, weights)
     if not tested and not clustered:
         raise InputError(
-            f"{path} holds no evaluation of its weights by an ers or clustering suite in fp32; "
+            f"{path} holds no evaluation of its weights by an ers, classification or clustering suite in fp32; "
             f"run `robustmetric evaluate {path}`"
         )
     clean = next((record for record in tested if record.kind == "clean"), None) or clean_record(clustered)
@@ -89,6 +95,9 @@ def read_row(path: Path) -> Row:
         "clean": _rounded({score: clean.scores[score] for score in CLEAN if score in clean.scores}),
         "attacks": _attacks(tested, RADII.get(data)),
         "clustering": clustering_block(clustered, RADII.get(data)) if clustered else None,
+        "classification": classification(tested, RADII.get(data)),
+        "auto_rank": auto_rank(tested, RADII.get(data)),
+        "masking": masking_block(found, weights),
         "cost_fe": cost(spec["defence"]),
         "images_per_second": _rate(found),
         "collapsed": facts.get("collapsed"),
@@ -108,7 +117,7 @@ def _identity(
     epochs, rate = int(spec["epochs"]), float(spec["optimiser"]["rate"])
     replays = int(defence.get("replays", 4)) if defence["name"] == "free_hm" else 1
     of_ensembles = is_clustered and _is_of_ensembles(data, epochs, rate)
-    whole = clean.count == clean.settings.get("gallery")
+    whole = clean.count == _all(clean)
     try:
         name = protocol(data, epochs, rate, clean.count, whole, replays=replays, clustered=of_ensembles)
     except InputError as error:
@@ -120,9 +129,10 @@ def _identity(
         parts = [clustering_rows.named(kind, clustering_rows.radius_of(defence))]
         theirs = _published_clustering(file, spec)
     else:
-        model, eta = str(facts.get("model")), steps(defence)
+        model, eta = model_name(spec, str(facts.get("model"))), steps(defence)
         kind = label(defence, data)
-        parts = [kind, *([f"eta{eta}"] if eta else [])]
+        batch = batch_name(spec) if "accuracy" in clean.scores else []
+        parts = [kind, *([f"eta{eta}"] if eta else []), *batch]
         theirs = _published(file, kind, eta, data)
     parts += [name] if name != "full" else []
     return {
@@ -155,17 +165,17 @@ def fingerprint_of(path: Path) -> str:
 
 
 def _evaluation(found: Iterable[Record], weights: str | None) -> list[Record]:
-    """The records of one evaluation by an `ers` suite in fp32, of the weights that lie there: that of most queries."""
+    """The records of one evaluation in fp32 of the weights that lie there, by the `SUITES`: that of most queries."""
     groups: dict[tuple[Any, ...], list[Record]] = {}
     for record in found:
         settings = record.settings
-        if record.kind not in ("clean", "attack", "ers") or not str(settings.get("suite", "")).startswith("ers"):
+        if record.kind not in KINDS or not str(settings.get("suite", "")).startswith(SUITES):
             continue
         if settings.get("precision", "fp32") != "fp32":
             continue
         if weights is not None and not weights.startswith(str(settings.get("weights", ""))):
             continue
-        key = (record.seed, *(settings.get(k) for k in ("queries", "gallery", "weights", "data_fingerprint")))
+        key = (record.seed, *(settings.get(k) for k in ("queries", "gallery", "images", "weights", "data_fingerprint")))
         groups.setdefault(key, []).append(record)
     whole = [group for group in groups.values() if any(record.kind == "clean" for record in group)]
     return max(whole, key=lambda group: (group[0].count, len(group))) if whole else []
@@ -192,10 +202,15 @@ def _attacks(tested: Iterable[Record], radius: float | None) -> dict[str, dict[s
     return ordered
 
 
+def _all(clean: Record) -> int | None:
+    """How many queries there are in all: retrieval's gallery, where it is the queries; a classifier's test images."""
+    return clean.settings.get("images", clean.settings.get("gallery"))
+
+
 def _command(facts: Mapping[str, Any], clean: Record, tested: Sequence[Record]) -> str:
     """What was typed, with the folder a training makes by itself; a command for each suite."""
     batches = sorted({str(record.settings["batch"]) for record in tested if "batch" in record.settings})
-    some = [] if clean.count == clean.settings.get("gallery") else ["--queries", str(clean.count)]
+    some = [] if clean.count == _all(clean) else ["--queries", str(clean.count)]
     seed = ["--seed", str(clean.seed)] if clean.seed else []
     batch = ["--batch", batches[0]] if batches not in ([], ["128"]) else []
     commands = [str(facts["command"])] if facts.get("command") else []

@@ -8,9 +8,11 @@ from torch import nn
 from robustmetric.attacks.joint import WholeSet
 from robustmetric.attacks.suite import Trial
 from robustmetric.attacks.transfer import Surrogate, Transfer
+from robustmetric.errors import InputError
 from robustmetric.jobs import assemble
 from robustmetric.jobs.arena import Arena, embed
 from robustmetric.jobs.folder import RunFolder, fingerprint
+from robustmetric.models.classifier import Classifies
 from robustmetric.types import Gallery
 
 
@@ -19,6 +21,13 @@ def find_surrogate(trial: Trial, arena: Arena) -> Surrogate | None:
     if not isinstance(trial.attack, Transfer):
         return None
     model = _load(trial.attack.surrogate).to(arena.workers.device)
+    if isinstance(arena.model, Classifies):
+        if not isinstance(model, Classifies) or model.classes != arena.model.classes:
+            raise InputError(
+                f"the surrogate {trial.attack.surrogate!r} is no classifier of the target's {arena.model.classes} "
+                "classes; expected a run that was trained on the same data"
+            )
+        return Surrogate(model, arena.gallery)
     items = embed(model, arena.items, arena.view, arena.workers, arena.batch_size, seen=arena.seen)
     return Surrogate(model, Gallery(items, arena.gallery.labels))
 

@@ -22,10 +22,12 @@ from robustmetric.jobs import assemble
 from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.clustering import is_clustering, run_any_suite
 from robustmetric.jobs.ers import APART
-from robustmetric.jobs.evaluate import Pictures, title
+from robustmetric.jobs.evaluate import title
 from robustmetric.jobs.folder import RunFolder, save_arrays, summarise
+from robustmetric.jobs.pictures import Pictures
 from robustmetric.jobs.progress import say
 from robustmetric.jobs.workers import Hardware, Workers, describe
+from robustmetric.models.classifier import Classifies
 from robustmetric.models.encoder import Encoder
 from robustmetric.models.ensemble import Ensemble
 from robustmetric.models.mahalanobis import Mahalanobis
@@ -101,7 +103,7 @@ def _line(record: Record) -> str:
     """A record as it is told when it comes."""
     shown = "  ".join(f"{key} {value:.4g}" for key, value in record.scores.items() if key not in ("mAP@R", "AMI"))
     mode = " (compat)" if record.settings.get("mode") == "compat" else ""
-    return f"{title(record.name, record.settings.get('radius'))}{mode}: {shown}{_apart(record)}"
+    return f"{title(record.name, record.settings.get('radius'))}{mode}: {_judged(record)}{shown}{_apart(record)}"
 
 
 def _backend(spec: Mapping[str, Spec], given: str | None, suite: Suite) -> Backend:
@@ -111,6 +113,11 @@ def _backend(spec: Mapping[str, Spec], given: str | None, suite: Suite) -> Backe
     backend = given or str(spec.get("kmeans", "torch"))
     check_backend(backend)
     return cast(Backend, backend)
+
+
+def _judged(record: Record) -> str:
+    """How a check of the masking diagnostics ended; nothing for an ordinary record."""
+    return f"{record.context['verdict']}  " if record.kind == "masking" else ""
 
 
 def _apart(record: Record) -> str:
@@ -216,8 +223,8 @@ def _own_model(name: str) -> nn.Module:
 
 
 def unit(model: nn.Module) -> nn.Module:
-    """The model with unit-length embeddings; one of ours is left as it is, with the lengths it gives."""
-    return model if isinstance(model, Encoder | Ensemble | Mahalanobis) else Encoder(model)
+    """The model with unit-length embeddings; one of ours, or a classifier, is left with the lengths it gives."""
+    return model if isinstance(model, Encoder | Ensemble | Mahalanobis | Classifies) else Encoder(model)
 
 
 def _save_pictures(folder: RunFolder, record: Record, pictures: Pictures | None) -> None:

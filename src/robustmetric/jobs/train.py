@@ -26,6 +26,7 @@ from robustmetric.jobs.origin import differing, origin
 from robustmetric.jobs.progress import Bar, Stop, interruptible, say, terms
 from robustmetric.jobs.state import Log, Meter, Saver, State
 from robustmetric.jobs.workers import Hardware, Workers, anywhere, describe, lead_first, quiet
+from robustmetric.models.classifier import Classifies
 from robustmetric.numerics.randomness import generator
 from robustmetric.recipe import Spec
 from robustmetric.types import Batch
@@ -66,6 +67,7 @@ def train(
     fabric = hardware.fabric()
     with lead_first(fabric):
         plan, dataset = assemble.load_plan(spec, where)
+    _check_classes(plan.model, dataset)
     shape = _input_shape(plan, dataset)
     context = records.context(describe(fabric.device, fabric.world_size))
     if fabric.global_rank == 0 and not resume:
@@ -169,7 +171,8 @@ def _epoch(
             optimizer.step()
         state.step += 1
         meter.add(named, len(batch) * ranks, plan.defence.measures)
-        if watch.look(plan.model, batch.inputs, plan.attack_view):
+        # Logits have no unit length, and close ones are no collapse: accuracy tells.
+        if not isinstance(plan.model, Classifies) and watch.look(plan.model, batch.inputs, plan.attack_view):
             evidence = watch.judge()
             if anywhere(fabric, evidence is not None):
                 meter.read(saver, force=True)
@@ -191,6 +194,23 @@ def _share_buffers(fabric: Fabric, model: nn.Module) -> None:
     if fabric.world_size > 1:
         for buffer in model.buffers():
             torch.distributed.broadcast(buffer, src=0)
+
+
+def _check_classes(model: nn.Module, dataset: Dataset) -> None:
+    """Refuse a classifier whose logits are of other classes than the data's."""
+    if not isinstance(model, Classifies):
+        return
+    trained, tested = dataset.train.class_names, dataset.queries.class_names
+    if model.classes != len(trained):
+        raise InputError(
+            f"a classifier of {model.classes} classes cannot learn the {len(trained)} of {dataset.name}; "
+            f"set model.classes={len(trained)}"
+        )
+    if trained != tested:
+        raise InputError(
+            f"{dataset.name} is tested on classes that it is not trained on; a classifier needs the same ones, as in "
+            "cifar10 or {name: digits, closed: true}"
+        )
 
 
 def _input_shape(plan: assemble.Plan, dataset: Dataset) -> list[int]:
@@ -251,18 +271,18 @@ def _validate(
     context: Mapping[str, Any],
     epoch: int,
 ) -> str | None:
-    """Clean retrieval of the model as it stands, into records and onto the screen; the evidence of a collapse."""
+    """Clean retrieval, or a classifier's accuracy, as the model stands: recorded and shown; evidence of a collapse."""
     _share_buffers(fabric, plan.model)
     arena = Arena.prepare(plan.model, dataset, plan.view, Workers.of(fabric))
     # A kind of its own: a glance during training is not the evaluation that tables compare.
     record = replace(measure_clean(arena, {"epoch": epoch}, plan.seed, context)[0], kind="validation")
-    cosine = float(collapse.mean_cosine(arena.gallery.embeddings))
+    cosine = math.nan if isinstance(plan.model, Classifies) else float(collapse.mean_cosine(arena.gallery.embeddings))
     if not math.isnan(cosine):
         record.scores["mean_cosine"] = cosine
     if fabric.global_rank == 0:
         records.append(folder.results, record)
         shown = "  ".join(
-            f"{name} {record.scores[name]:.1f}" for name in ("R@1", "mAP@R", "NMI") if name in record.scores
+            f"{name} {record.scores[name]:.1f}" for name in ("accuracy", "R@1", "mAP@R", "NMI") if name in record.scores
         )
         say(f"{folder.path.name}, epoch {epoch}: {shown}")
     return collapse.evidence(record)

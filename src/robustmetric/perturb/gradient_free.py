@@ -13,6 +13,7 @@ from robustmetric.errors import InputError
 from robustmetric.perturb.active import SHARES, Rowwise, Tally
 from robustmetric.perturb.ball import Ball
 from robustmetric.perturb.gradient import evaluate
+from robustmetric.perturb.search import kept, per_input
 from robustmetric.types import Inputs, Value
 
 LARGE, COARSE = 64, 32
@@ -68,7 +69,7 @@ class NES:
             if height is None:
                 best = x
             else:
-                best, height = _kept(best, height, x, evaluate(value, x))
+                best, height = kept(best, height, x, evaluate(value, x))
         return best
 
     def _gradient(self, value: Value, x: Inputs, clean: Inputs, generator: torch.Generator | None) -> Inputs:
@@ -78,9 +79,9 @@ class NES:
         for first in range(0, pairs, most):
             noise = [self._noise(x, generator) for _ in range(min(most, pairs - first))]
             points = [self.ball.project(x + sign * d, clean) for sign in (1, -1) for d in noise]
-            above, below = _ask(value, points, self.together).chunk(2)
+            above, below = ask(value, points, self.together).chunk(2)
             for difference, d in zip(above - below, noise, strict=True):
-                total += _per_input(difference, x) * d
+                total += per_input(difference, x) * d
         return total
 
     def _noise(self, x: Inputs, generator: torch.Generator | None) -> Inputs:
@@ -126,7 +127,7 @@ class Square:
         start = self._stripes(clean, generator)
         height = evaluate(value, start)
         found, found_height = self._search(value, start, height, clean, generator)
-        return _kept(found, found_height, clean, evaluate(value, clean), ties=True)[0]
+        return kept(found, found_height, clean, evaluate(value, clean), ties=True)[0]
 
     def _search(
         self, value: Value, x: Inputs, height: Tensor, clean: Inputs, generator: torch.Generator | None
@@ -136,7 +137,7 @@ class Square:
         ends, now, tally = self._ends(clean), value, Tally(x.device)
         for query in range(self.queries - 2):
             proposal = _repaint(x, ends, self._window(query, x), generator)
-            x, height = _kept(x, height, proposal, evaluate(now, proposal), ties=self.ties)
+            x, height = kept(x, height, proposal, evaluate(now, proposal), ties=self.ties)
             if self.goal is None:
                 continue
             searching = ~(height >= self.goal)
@@ -162,13 +163,13 @@ class Square:
     def _stripes(self, clean: Inputs, generator: torch.Generator | None) -> Inputs:
         """Each column of each channel at one end of the ball."""
         low, high = self._ends(clean)
-        columns = _as_images(clean)[:, :, :1]
+        columns = as_images(clean)[:, :, :1]
         is_high = _coins(columns.shape, clean.device, generator)
-        return torch.where(is_high, _as_images(high), _as_images(low)).view_as(clean)
+        return torch.where(is_high, as_images(high), as_images(low)).view_as(clean)
 
     def _window(self, query: int, x: Inputs) -> tuple[int, int]:
         """Height and width of the square painted at this query; of a flat input, a run of features."""
-        height, width = _as_images(x).shape[2:]
+        height, width = as_images(x).shape[2:]
         halvings = sum(int(query / self.queries * 10_000) > mark for mark in MARKS)
         area = self.p / 2**halvings * height * width
         if height == 1:
@@ -184,7 +185,7 @@ def _repaint(
 
     A window that has these colours already is given others (the paper draws again): no query is spent on it.
     """
-    images, (low, high) = _as_images(x), map(_as_images, ends)
+    images, (low, high) = as_images(x), map(as_images, ends)
     inside = _windows(images, window, generator)
     is_high = _coins((*images.shape[:2], 1, 1), x.device, generator)
     others = _coins(is_high.shape, x.device, generator)
@@ -207,7 +208,7 @@ def _windows(
     return (marked[0][:, :, None] & marked[1][:, None])[:, None]
 
 
-def _as_images(x: Tensor) -> Float[Tensor, "batch channels height width"]:
+def as_images(x: Tensor) -> Float[Tensor, "batch channels height width"]:
     """Images as they are; anything else as one row of pixels."""
     return x if x.dim() == 4 else x.flatten(1)[:, None, None]
 
@@ -225,20 +226,7 @@ def _put(value: Rowwise, rows: Tensor, whole: Inputs, x: Tensor) -> Inputs:
     return whole.index_copy(0, value.inputs_of(rows, len(whole) // value.width), x)
 
 
-def _kept(x: Inputs, value: Tensor, other: Inputs, other_value: Tensor, ties: bool = False) -> tuple[Inputs, Tensor]:
-    """Per row, whichever has the larger value; NaN never wins."""
-    wins = (other_value > value) | (value.isnan() & ~other_value.isnan())
-    if ties:
-        wins = wins | (other_value == value)
-    return torch.where(_per_input(wins, x), other, x), torch.where(wins, other_value, value)
-
-
-def _per_input(values: Tensor, x: Inputs) -> Tensor:
-    """One value per row, shaped to multiply `x`; a row of several inputs (Rowwise.width) has it at each of them."""
-    return values.repeat(len(x) // len(values)).view(-1, *[1] * (x.dim() - 1))
-
-
-def _ask(value: Value, points: list[Inputs], together: int) -> Float[Tensor, "points rows"]:
+def ask(value: Value, points: list[Inputs], together: int) -> Float[Tensor, "points rows"]:
     """The value of every row at each of several points, so many points at one time."""
     if together == 1 or not isinstance(value, Rowwise):
         return torch.stack([evaluate(value, x) for x in points])

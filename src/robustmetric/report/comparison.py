@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from robustmetric import recipe
-from robustmetric.report import clustering_rows
+from robustmetric.report import clustering_rows, masking_flag
+from robustmetric.report.classification import classification_tables, without_classifiers
 from robustmetric.report.ledger import LARGE, Row, label, published, read_rows, steps
 from robustmetric.report.scores import DASH, show
 
@@ -25,7 +26,7 @@ def comparison(folder: Path) -> str:
     theirs = _published(data)
     every = read_rows(folder) if folder.is_dir() else []
     clustered = [row for row in every if row.get("paper") == clustering_rows.SOURCE]
-    rows = [row for row in every if row not in clustered]
+    rows = [row for row in without_classifiers(every) if row not in clustered]
     groups: dict[tuple[str, str], dict[Kind, list[Row]]] = {}
     for row in sorted(rows, key=lambda row: list(LARGE).index(row["protocol"])):
         groups.setdefault((row["protocol"], row["model"]), {}).setdefault(_kind(row), []).append(row)
@@ -38,6 +39,7 @@ def comparison(folder: Path) -> str:
     if missing:
         parts.append(f"### {data}, not measured\n\n{_table(missing, {}, '')}")
     parts += [text] if (text := clustering_rows.table(data, clustered)) else []
+    parts += classification_tables(data, every)
     return "\n\n".join(parts) or f"No row of {data!r} is published or measured."
 
 
@@ -91,6 +93,7 @@ def _our_cells(rows: Sequence[Row]) -> list[str]:
     note = "" if not fallen else " (collapsed)" if len(rows) == 1 else f" ({fallen} of {len(rows)} collapsed)"
     attacks = (("compat", "ERS"), ("fixed", "ERS"), ("fixed", "ES:R"))
     scores = [_mean(row.get("attacks", {}).get(mode, {}).get(score) for row in rows) for mode, score in attacks]
+    note += next((flag for flag in map(masking_flag.note, rows) if flag), "")
     return [_mean(row["clean"].get("R@1") for row in rows) + note, *scores, str(len(rows))]
 
 

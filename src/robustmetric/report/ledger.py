@@ -10,6 +10,7 @@ from typing import Any
 
 from robustmetric import recipe
 from robustmetric.errors import InputError
+from robustmetric.report import masking_flag
 from robustmetric.report.clustering_schema import faults as clustering_faults
 
 Row = dict[str, Any]
@@ -30,7 +31,8 @@ LARGE = {"full": Protocol(75, 1e-5), "short": Protocol(15, 3e-5, 1000), "sketch"
 PROTOCOLS: dict[str, dict[str, Protocol]] = {
     **{data: LARGE for data in ("cub", "cars", "sop", "inshop")},
     **{data: {"full": Protocol(8, 1e-3)} for data in ("fashion", "mnist")},
-    "digits": {"full": Protocol(30, 1e-3)},
+    "digits": {"full": Protocol(30, 1e-3), "classifier": Protocol(20, 1e-3)},
+    "cifar10": {"full": Protocol(200, 0.1), "scaled": Protocol(40, 0.1, 1000), "short": Protocol(15, 0.1, 1000)},
 }
 """By data; the one place that says what `full`, `short` and `sketch` mean."""
 ENSEMBLES = {"full": Protocol(60, 1e-4), "short": Protocol(12, 1e-4)}
@@ -38,10 +40,15 @@ ENSEMBLES = {"full": Protocol(60, 1e-4), "short": Protocol(12, 1e-4)}
 LONGER = 75 / 24
 """How many times the epochs a single model may have as a control: the forwards of EAT over those of AT."""
 
-RADII = {**{data: 8 / 255 for data in ("cub", "cars", "sop", "inshop")}, "fashion": 77 / 255, "mnist": 77 / 255}
+RADII = {
+    **{data: 8 / 255 for data in ("cub", "cars", "sop", "inshop")},
+    "fashion": 77 / 255,
+    "mnist": 77 / 255,
+    "cifar10": 8 / 255,
+}
 """The published radius by data: numbers at another have no place in the ten. Other data have no published one."""
 
-CLEAN = ("R@1", "R@2", "mAP", "mAP@10", "NMI", "AMI", "F1", "probe")
+CLEAN = ("R@1", "accuracy", "R@2", "mAP", "mAP@10", "NMI", "AMI", "F1", "probe")
 TEN = ("CA+", "CA-", "QA+", "QA-", "TMA", "ES:D", "ES:R", "LTM", "GTM", "GTT")
 RANGES = {"TMA": (-1.0, 1.0), "ES:D": (0.0, 2.0)}
 """Of scores that are no rates in percent."""
@@ -49,8 +56,8 @@ WORDS = ("id", "data", "model", "defence", "recipe", "command", "commit", "hardw
 COUNTS = ("seed", "queries")
 NEEDED = (*WORDS, *COUNTS, "clean")
 OPTIONAL = (
-    "wall_seconds", "weights_sha256", "attacks", "clustering", "classification", "certified", "masking", "cost_fe",
-    "images_per_second", "collapsed", "paper", "published",
+    "wall_seconds", "weights_sha256", "attacks", "auto_rank", "clustering", "classification", "certified", "masking",
+    "cost_fe", "images_per_second", "collapsed", "paper", "published",
 )  # fmt: skip
 BACKBONES = {"ResNet-18": "resnet18", "C2F2": "convnet"}
 """The backbones of the published tables, as headers call them."""
@@ -105,7 +112,10 @@ def label(defence: Mapping[str, Any], data: str = "") -> str:
         source = [] if own and letter == "s" else [letter]
         return "_".join([name, *source, _goal(goal), *_structure(defence, 0.05 if data == "sop" else 0.5)])
     parts = [name]
-    if loss.get("name", "triplet") != "triplet":
+    if loss.get("name") == "cross_entropy":
+        parts += _scattering(defence)
+        parts += [f"smoothing{_digits(loss['smoothing'])}"] if loss.get("smoothing") else []
+    elif loss.get("name", "triplet") != "triplet":
         parts.append(str(loss.get("loss") or loss["name"]).lower())
     # Random is the usual source of all but CA-TRIDE, whose public code has semi-hard ones.
     elif letter != ("m" if name == "ca_tride" else "r"):
@@ -113,6 +123,18 @@ def label(defence: Mapping[str, Any], data: str = "") -> str:
     parts += ["partial"] if defence.get("clean_anchor") else []
     parts += [f"plain{_digits(defence['plain_share'])}"] if defence.get("plain_share") else []
     return "_".join(parts)
+
+
+def _scattering(defence: Mapping[str, Any]) -> list[str]:
+    """What tells one feature scattering from another; the usual one is matched by Sinkhorn, in logits, by cosine."""
+    matching = str((defence.get("matching") or {}).get("name", "sinkhorn")).removesuffix("_matching")
+    parts = [matching] if matching != "sinkhorn" else []
+    parts += [
+        str(defence[key])
+        for key, usual in (("cost", "cosine"), ("space", "logits"))
+        if defence.get(key, usual) != usual
+    ]
+    return parts + (["detached"] if defence.get("detached") else [])
 
 
 def _goal(goal: Mapping[str, Any]) -> str:
@@ -227,12 +249,32 @@ def faults(row: Any) -> list[str]:
         if ("ERS" in scores) != (set(TEN) <= set(scores)):
             found.append(f"attacks.{mode}: ERS stands with its ten numbers or not at all")
     found += clustering_faults(row["clustering"]) if "clustering" in row else []
+    found += _worst_case_faults(row)
+    found += masking_flag.faults(row["masking"]) if "masking" in row else []
     for key in ("cost_fe", "images_per_second"):
         if key in row and not (_is_number(row[key]) and row[key] > 0):
             found.append(f"{key} {row[key]!r} is no number > 0")
     for key in ("train", "evaluate"):
         if not _is_number(row.get("wall_seconds", {}).get(key, 0.0)):
             found.append(f"wall_seconds.{key} is no number")
+    return found
+
+
+def _worst_case_faults(row: Row) -> list[str]:
+    """Faults of `classification` and `auto_rank`: rates by attack, at one radius, the worst case below all of them."""
+    found = []
+    for key in ("classification", "auto_rank"):
+        block = row.get(key)
+        if block is not None and not (isinstance(block, dict) and _is_number(block.get("radius")) and "norm" in block):
+            found.append(f"{key} has no norm and radius")
+        elif block is not None:
+            tables = {k: v for k, v in block.items() if isinstance(v, dict)} or {"R@1": {"R@1": block.get("R@1")}}
+            rates = [value for table in tables.values() for value in table.values()]
+            if not rates or not all(_is_number(rate) and 0 <= rate <= 100 for rate in rates):
+                found.append(f"{key} has numbers that are not from 0 to 100")
+            elif (worst := block.get("accuracy", {}).get("worst case")) is not None:
+                below = [name for name, rate in block["accuracy"].items() if rate < worst]
+                found += [f"{key}: {', '.join(below)} below the worst case"] if below else []
     return found
 
 

@@ -14,6 +14,8 @@ from robustmetric.report import plots
 from robustmetric.report.certified import proofs
 from robustmetric.report.gallery import Gallery, read_gallery
 from robustmetric.report.hardness import against_margin, hardness, hardness_runs
+from robustmetric.report.masking import checked, flags
+from robustmetric.report.masking_flag import MARK
 from robustmetric.report.projections import portraits
 from robustmetric.report.runs import Run, read_runs
 from robustmetric.report.scores import DASH, MULTIPLY, SCORES, Score, describe, show, show_interval
@@ -91,7 +93,11 @@ def render(runs: Sequence[Run], command: str) -> str:
         clusterings=_clusterings(runs),
         cluster_columns=clusters.COLUMNS,
         portraits=portraits(runs),
+        subject=_subject(runs),
         proofs=proofs(runs),
+        checked=checked(runs),
+        flags=flags(runs),
+        MARK=MARK,
         training=plots.training(runs, name="training"),
         hard_runs=hardness_runs(runs),
         hardness=hardness(runs, name="hardness"),
@@ -103,6 +109,14 @@ def render(runs: Sequence[Run], command: str) -> str:
         fewest_seeds=_fewest_seeds(runs),
         command=command,
     )
+
+
+def _subject(runs: Sequence[Run]) -> str:
+    """What the page is about."""
+    of_classes = ["accuracy" in record.scores for run in runs for record in run.of_kind("clean")]
+    if not any(of_classes):
+        return "retrieval"
+    return "classifier" if all(of_classes) else "model"
 
 
 def _section(summary: Summary, runs: Sequence[Run], place: int) -> Section:

@@ -31,6 +31,11 @@ SCORES: dict[str, Score] = {
         f"R@{k}": Score("higher", f"percent of queries with an item of their own class in the top {k}")
         for k in (1, 2, 4, 8, 10, 20)
     },
+    "accuracy": Score(
+        "higher", "percent of images that the classifier names rightly; of repeated attacks, each image's worst"
+    ),
+    "lowest run": Score("higher", "accuracy in the lowest of several runs of one attack, as papers report it"),
+    "max - min": Score("lower", "by how much runs of one attack from other random starts differ, in points"),
     "mAP": Score("higher", "mean average precision over the whole ranking, in percent"),
     "mAP@R": Score("higher", "mean average precision cut at R, the number of relevant items of the query, in percent"),
     "mAP@10": Score("higher", "mean average precision cut at rank 10, in percent"),

@@ -13,8 +13,12 @@ from robustmetric.records import Record
 from robustmetric.report.runs import Run
 from robustmetric.report.scores import DASH, describe, show, show_interval, show_radius
 
-HEADLINE = ("R@1", "ERS", "ES:R", "CA+", "CA-", "GTM")
+HEADLINE = ("R@1", "accuracy", "lowest run", "ERS", "ES:R", "CA+", "CA-", "GTM")
 """The scores of the summary, in this order; the full table has all."""
+
+ATTACKED = ("attack", "worst_case")
+"""Kinds of records with an attack; of the second, what several attacks leave."""
+SHOWN = ("clean", *ATTACKED, "ers")
 
 OWN_COLUMN = ("data", "suite", "mode", "norm", "radius", "steps", "restarts")
 
@@ -44,6 +48,8 @@ class Column:
     attack: str = ""
     engine: str = ""
     radius: float | None = None
+    is_worst: bool = False
+    """Whether it is what several attacks leave, per query: the number to compare models by."""
 
     @property
     def variant(self) -> tuple[str, str]:
@@ -122,11 +128,11 @@ class Line:
 
 def summaries(runs: Sequence[Run], scores: Sequence[str] = HEADLINE) -> list[Summary]:
     """One summary per protocol, in order of first appearance; a run on the same data but without numbers has dashes."""
-    attacks = list(dict.fromkeys(_protocol(run, record) for run in runs for record in run.of_kind("attack")))
+    attacks = list(dict.fromkeys(_protocol(run, record) for run in runs for record in run.of_kind(*ATTACKED)))
     placed: dict[Protocol, dict[str, dict[Column, Cell]]] = {}
     chances: dict[Protocol, set[float]] = {}
     for run in runs:
-        for record in run.of_kind("clean", "attack", "ers"):
+        for record in run.of_kind(*SHOWN):
             for protocol in _places(run, record, attacks):
                 row = placed.setdefault(protocol, {}).setdefault(run.label, {})
                 row.update(_cells(record, scores))
@@ -153,7 +159,7 @@ def full(runs: Sequence[Run]) -> list[Line]:
             settings=", ".join(f"{key} {value}" for key, value in record.settings.items() if key not in OWN_COLUMN),
         )
         for run in runs
-        for record in run.of_kind("clean", "attack", "ers")
+        for record in run.of_kind(*SHOWN)
         for score, value in _own_scores(record).items()
     ]
 
@@ -186,7 +192,14 @@ def _summary(
     scores: Sequence[str],
 ) -> Summary:
     columns = {column for cells in rows.values() for column in cells}
-    ordered = sorted(columns, key=lambda c: (scores.index(c.score), *c.variant, -1.0 if c.radius is None else c.radius))
+
+    def place(column: Column) -> tuple[int, bool, bool, str, str, float]:
+        """By score: the clean number, then worst cases, then single attacks."""
+        is_single = bool(column.attack) and not column.is_worst
+        radius = -1.0 if column.radius is None else column.radius
+        return scores.index(column.score), is_single, bool(column.attack), *column.variant, radius
+
+    ordered = sorted(columns, key=place)
     shown = {run.label: rows.get(run.label, {}) for run in runs if run.label in rows or run.data == protocol.data}
     return Summary(protocol, tuple(ordered), shown, chances.pop() if len(chances) == 1 else None)
 
@@ -201,7 +214,7 @@ def _protocol(run: Run, record: Record) -> Protocol:
 def _places(run: Run, record: Record, attacks: Sequence[Protocol]) -> list[Protocol]:
     """The tables a record belongs in: clean numbers stand beside every attack of the same data and suite."""
     own = _protocol(run, record)
-    if record.kind == "attack":
+    if record.kind in ATTACKED:
         return [own]
     shared = (own.data, own.suite, own.precision)
     beside = [p for p in attacks if (p.data, p.suite, p.precision) == shared and own.mode in ("", p.mode)]
@@ -209,12 +222,14 @@ def _places(run: Run, record: Record, attacks: Sequence[Protocol]) -> list[Proto
 
 
 def _cells(record: Record, scores: Sequence[str]) -> dict[Column, Cell]:
-    attack = record.kind == "attack"
+    attack = record.kind in ATTACKED
     # Nine digits: the same radius read from a recipe (8/255) and computed (8 * (1 / 255)) is one column.
     radius = round(float(record.settings["radius"]), 9) if attack and "radius" in record.settings else None
     variant = (record.name, _engine(record)) if attack else ("", "")
     return {
-        Column(score, *variant, radius): Cell(value, record.intervals.get(score), record.count)
+        Column(score, *variant, radius, record.kind == "worst_case"): Cell(
+            value, record.intervals.get(score), record.count
+        )
         for score, value in _own_scores(record).items()
         if score in scores
     }

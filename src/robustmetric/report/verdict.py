@@ -7,21 +7,51 @@ from robustmetric.report.scores import show
 from robustmetric.report.tables import Cell, Column, Summary
 
 CLEAN = Column("R@1")
+ANSWERS = ("R@1", "accuracy")
+"""What the clean number of a table may be: of retrieval, of classifiers."""
+WORST = "worst case"
+"""The record over all attacks of a suite; others are over some of them."""
 
 
 def verdict(summary: Summary, runs: Sequence[Run]) -> list[str]:
-    """Sentences on one protocol: the middle radius first, then the largest, then what a chosen image can gain."""
+    """Sentences on one protocol: the worst case; the middle radius, the largest, and what a chosen image can gain."""
+    worst = _worst(summary, _order(summary, runs))
     variants = summary.variants()
     if not variants:
-        known = [f"{run} {show('R@1', cells[CLEAN].value)}" for run, cells in summary.rows.items() if CLEAN in cells]
-        measured = f" Clean R@1: {', '.join(known)}." if known else ""
-        return [f"No embedding-shift attack was measured here, so nothing is said about robustness.{measured}"]
+        return worst or [_nothing(summary)]
     # The variant with the most numbers speaks for the table; ties go to the first.
     columns = max(variants.values(), key=lambda cs: sum(c in cells for c in cs for cells in summary.rows.values()))
     columns = [column for column in columns if column.radius]
     order = _order(summary, runs)
     sentences = [_middle(summary, columns, order), _largest(summary, columns, order), _chosen_image(summary, order)]
-    return [sentence for sentence in sentences if sentence]
+    return [sentence for sentence in (*worst, *sentences) if sentence]
+
+
+def _nothing(summary: Summary) -> str:
+    """That there is nothing to say but clean numbers; single attacks on classifiers prove little."""
+    columns = [column for score in ANSWERS if (column := Column(score)) in summary.columns]
+    lists = [
+        f" Clean {column.score}: "
+        + ", ".join(f"{run} {show(column.score, c[column].value)}" for run, c in summary.rows.items() if column in c)
+        + "."
+        for column in columns
+    ]
+    wanted = "worst case over several attacks" if Column("accuracy") in columns else "embedding-shift attack"
+    return f"No {wanted} was measured here, so nothing is said about robustness.{''.join(lists)}"
+
+
+def _worst(summary: Summary, order: Sequence[str]) -> list[str]:
+    """What all attacks together leave of each run, per query, at each radius."""
+    sentences = []
+    for column in (column for column in summary.columns if column.is_worst and column.attack == WORST):
+        runs, rest = _shortlist(column, summary, order)
+        rows, clean = summary.rows, Column(column.score)
+        parts = [_fall(run, rows[run].get(clean), rows[run][column], run == runs[0], column.score) for run in runs]
+        attacks = len({c.attack for c in summary.columns if c.attack and not c.is_worst and c.radius == column.radius})
+        under = f"under the worst of {attacks} attacks for each image"
+        text = f"At radius {summary.radius(column)}, {under}, {'; '.join(parts)}{rest}."
+        sentences.append(text + _caution(column, summary, runs))
+    return sentences
 
 
 def _order(summary: Summary, runs: Sequence[Run]) -> list[str]:
@@ -51,14 +81,14 @@ def _shortlist(column: Column, summary: Summary, order: Sequence[str]) -> tuple[
     return [first, *others[:3]], f"; {left} more in the table" if left > 0 else ""
 
 
-def _fall(run: str, clean: Cell | None, after: Cell, first: bool) -> str:
-    now = show("ES:R", after.value)
+def _fall(run: str, clean: Cell | None, after: Cell, first: bool, score: str = "R@1") -> str:
+    now = show(score, after.value)
     if clean is None:
-        return f"{run} has R@1 {now} (clean R@1 not measured)"
-    before = show("R@1", clean.value)
+        return f"{run} has {score} {now} (clean {score} not measured)"
+    before = show(score, clean.value)
     if after.value >= clean.value:
-        return f"{run} stays at R@1 {now} (clean {before})"
-    return f"the R@1 of {run} falls from {before} to {now}" if first else f"{run} keeps {now} of its {before}"
+        return f"{run} stays at {score} {now} (clean {before})"
+    return f"the {score} of {run} falls from {before} to {now}" if first else f"{run} keeps {now} of its {before}"
 
 
 def _caution(column: Column, summary: Summary, runs: Sequence[str]) -> str:

@@ -1,0 +1,244 @@
+"""The exhibits of the masking zoo by half, and the truth about each: PGD-20 beside the best adaptive attack."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from masking_zoo import (
+    RADIUS,
+    Averaged,
+    Changed,
+    Exhibit,
+    Noisy,
+    Reversed,
+    Step,
+    Transformed,
+    Votes,
+    Winners,
+    Zoo,
+    adversary,
+    classifier,
+    closed,
+    encoder,
+    floors,
+    frequencies,
+    levels,
+    opened,
+    randomly,
+    shattered,
+)
+from robustmetric.attacks.feature_match import Featured
+from robustmetric.attacks.transfer import Surrogate
+from robustmetric.defences.destinations import Gradual
+from robustmetric.defences.eat import EnsembleAdversarial
+from robustmetric.defences.hardness import HardnessManipulation
+from robustmetric.defences.madry import Madry
+from robustmetric.defences.naive_ensemble import NaiveEnsemble
+from robustmetric.defences.plain import Plain
+from robustmetric.defences.structure import Structure
+from robustmetric.diagnose.masking import Examination, Masking
+from robustmetric.diagnose.subject import Subject, classifier_subject, retrieval_subject
+from robustmetric.losses.cross_entropy import CrossEntropy
+from robustmetric.losses.mining import SemiHard, SoftHard
+from robustmetric.losses.proxy_anchor import ProxyAnchor
+from robustmetric.losses.triplet import Triplet
+from robustmetric.models.ensemble import Ensemble
+from robustmetric.perturb.apgd import APGD
+from robustmetric.perturb.ball import Ball
+from robustmetric.perturb.gradient_free import Square
+from robustmetric.perturb.pgd import PGD, frozen
+from robustmetric.types import Batch, Gallery
+
+Half = Literal["tuning", "test"]
+Make = Callable[[], Exhibit]
+MASKED = 10.0
+"""Points from PGD-20 to the best adaptive attack from which a model is masked."""
+
+
+def exhibits(zoo: Zoo, half: Half, only: Sequence[str] | None = None) -> Iterator[Exhibit]:
+    """One half of the zoo. The ways to hide a gradient in one are, with few exceptions, not those of the other."""
+    for name, make in (_tuning if half == "tuning" else _test)(zoo).items():
+        if only is None or name in only:
+            yield replace(make(), name=name)
+
+
+def _tuning(zoo: Zoo) -> dict[str, Make]:
+    def plain() -> nn.Module:
+        return zoo.classifier("plain")
+
+    def found() -> nn.Module:
+        return zoo.encoder("plain")
+
+    def naive() -> nn.Module:
+        return zoo.encoder("naive", _three, NaiveEnsemble([Plain(Triplet(SemiHard())) for _ in range(3)]))
+
+    def noisy() -> nn.Module:
+        return zoo.classifier("noisy", lambda: Transformed(classifier(), randomly(0.3)))
+
+    return {
+        "plain": lambda: _open(plain()),
+        "madry": lambda: _open(zoo.classifier("madry", defence=_madry())),
+        "logits / 10": lambda: _open(Changed(plain(), lambda z: z / 10)),
+        "logits / 2": lambda: _open(Changed(plain(), lambda z: z / 2)),
+        "plain, retrieval": lambda: _open(found(), is_classifier=False),
+        "embedding x 10, retrieval": lambda: _open(Changed(found(), lambda z: 10 * z), is_classifier=False),
+        "ensemble by mean, retrieval": lambda: _open(naive(), is_classifier=False),
+        "quantised to 5 levels": lambda: _through(plain(), levels(4)),
+        "shattered": lambda: _through(plain(), shattered),
+        "temperature 1/1000": lambda: _saturated(plain()),
+        "noise 0.3": lambda: _random(noisy()),
+        "hard steps": lambda: _activated(zoo.classifier("step", lambda: classifier(Step))),
+        "reversed gradient": lambda: _through(plain(), Reversed.apply),
+        "quantised to 5 levels, retrieval": lambda: _through(found(), levels(4), is_classifier=False),
+        "hashed embedding, retrieval": lambda: _hashed(found()),
+    }
+
+
+def _test(zoo: Zoo) -> dict[str, Make]:
+    def plain(seed: int = 0) -> nn.Module:
+        return zoo.classifier("plain", seed=seed)
+
+    def found() -> nn.Module:
+        return zoo.encoder("plain")
+
+    def smoothed() -> nn.Module:
+        return zoo.classifier("madry smoothed", defence=_madry(CrossEntropy(0.3)), seed=1)
+
+    def strong() -> nn.Module:
+        return zoo.encoder("madry", defence=Madry(Triplet(SemiHard()), adversary(8), clean_share=0.5))
+
+    def hardness() -> nn.Module:
+        defence = HardnessManipulation(SoftHard(), Gradual(), adversary(8), structure=Structure())
+        return zoo.encoder("hm", defence=defence)
+
+    def together() -> nn.Module:
+        defence = EnsembleAdversarial([ProxyAnchor(5, 32) for _ in range(3)], adversary(8))
+        return zoo.encoder("eat", _three, defence, pairs=False)
+
+    def one_step() -> nn.Module:
+        return zoo.classifier("one step", defence=Madry(CrossEntropy(0.5), adversary(1, size=1.25)), seed=1)
+
+    def moved() -> nn.Module:
+        return zoo.classifier("moved", lambda: Transformed(classifier(), randomly(0.2, shifts=1)), seed=1)
+
+    def vote() -> Exhibit:
+        three = [plain(seed) for seed in range(3)]
+        return Exhibit("", Votes(three), True, (Votes(three, soft=True),))
+
+    return {
+        "madry, smoothing 0.3": lambda: _open(smoothed()),
+        "tanh": lambda: _open(zoo.classifier("tanh", lambda: classifier(nn.Tanh), seed=2)),
+        "madry, logits / 3": lambda: _open(Changed(smoothed(), lambda z: z / 3)),
+        "smoothing 0.5": lambda: _open(zoo.classifier("soft", defence=Plain(CrossEntropy(0.5)), seed=3)),
+        "madry, retrieval": lambda: _open(strong(), is_classifier=False),
+        "hm, retrieval": lambda: _open(hardness(), is_classifier=False),
+        "eat by mean, retrieval": lambda: _open(together(), is_classifier=False),
+        "bit depth 1": lambda: _through(plain(), floors(1)),
+        "cosine coefficients rounded": lambda: _through(plain(), frequencies(0.5)),
+        "vote of three": vote,
+        "k winners": lambda: _activated(zoo.classifier("winners", lambda: classifier(Winners, 32), seed=1)),
+        "one step, smoothing 0.5": lambda: _open(one_step()),
+        "noisy gradient": lambda: _through(plain(), Noisy.apply),
+        "madry, temperature 1/1000": lambda: _saturated(smoothed()),
+        "noise 0.2 and shifts": lambda: _random(moved()),
+        "shattered, retrieval": lambda: _through(found(), shattered, is_classifier=False),
+        "noisy gradient, retrieval": lambda: _through(found(), Noisy.apply, is_classifier=False),
+        "cosine coefficients rounded, retrieval": lambda: _through(strong(), frequencies(0.5), is_classifier=False),
+    }
+
+
+def _madry(loss: CrossEntropy | None = None) -> Madry:
+    return Madry(loss or CrossEntropy(), adversary())
+
+
+def _three() -> Ensemble:
+    return Ensemble([encoder() for _ in range(3)])
+
+
+def _open(model: nn.Module, *, is_classifier: bool = True) -> Exhibit:
+    return Exhibit("", model, is_classifier)
+
+
+def _through(base: nn.Module, transform: Callable[[Tensor], Tensor], *, is_classifier: bool = True) -> Exhibit:
+    straight = Transformed(base, transform, straight=True)
+    return Exhibit("", Transformed(base, transform), is_classifier, (straight, base))
+
+
+def _saturated(base: nn.Module) -> Exhibit:
+    return Exhibit("", Changed(base, lambda z: 1000 * z), True, (base,))
+
+
+def _hashed(base: nn.Module) -> Exhibit:
+    return Exhibit("", Changed(base, torch.sign), False, (Changed(base, torch.sign, straight=True), base))
+
+
+def _random(model: nn.Module) -> Exhibit:
+    return Exhibit("", model, True, (Averaged(model),))
+
+
+def _activated(model: nn.Module) -> Exhibit:
+    return Exhibit("", closed(model), True, (opened(model),))
+
+
+# Truth and verdict.
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Percent right: clean, under PGD-20, and under the adaptive attacks, per image the worst."""
+
+    clean: float
+    usual: float
+    adaptive: float
+
+    @property
+    def is_masked(self) -> bool:
+        return self.usual - self.adaptive >= MASKED
+
+
+def usual_attack() -> PGD:
+    """PGD-20, its step a quarter of the radius, as 2/255 is of 8/255."""
+    return PGD(Ball(RADIUS), 20, RADIUS / 4)
+
+
+def subject_of(exhibit: Exhibit, zoo: Zoo, images: int) -> Subject:
+    """The exhibit on so many test images, spread evenly."""
+    split = zoo.digits.queries if exhibit.is_classifier else zoo.unseen.queries
+    rows = torch.arange(images) * len(split) // images
+    inputs = split.inputs.float() / 255
+    if exhibit.is_classifier:
+        batch = Batch(inputs[rows], split.labels[rows], torch.full_like(rows, -1))
+        features = exhibit.model.features if isinstance(exhibit.model, Featured) else None
+        return classifier_subject(exhibit.model, batch, 10, features=features)
+    batch = Batch(inputs[rows], split.labels[rows], rows)
+    return retrieval_subject(exhibit.model, batch, _gallery(exhibit.model, inputs, split.labels), chance=20.0)
+
+
+def truth(exhibit: Exhibit, zoo: Zoo, subject: Subject, effort: Masking, seed: int) -> Truth:
+    """PGD-20 on the model, and per image the worst of what an adaptive attacker has: on both losses PGD-50 in smaller
+    steps, APGD on the model and on whatever is open of it, and a search by values."""
+    split = zoo.digits.queries if exhibit.is_classifier else zoo.unseen.queries
+    this = Examination(subject, usual_attack(), effort, torch.Generator().manual_seed(seed), votes=effort.votes)
+    usual = this.survived(subject.loss, this.usual())
+    ball, losses = Ball(RADIUS), (subject.loss, subject.margin)
+    left = [this.survived(loss, PGD(ball, 50, RADIUS / 10, keep="best")) for loss in losses]
+    left += [this.survived(loss, APGD(ball, 40)) for loss in losses]
+    left.append(this.survived(subject.margin, Square(ball, effort.queries)))
+    for other in exhibit.open:
+        gallery = subject.gallery
+        if not exhibit.is_classifier:
+            gallery = _gallery(other, split.inputs.float() / 255, split.labels)
+        left += [this.transferred(Surrogate(other, gallery), loss, APGD(ball, 40)) for loss in losses]
+    return Truth(_percent(this.clean()), _percent(usual), _percent(torch.stack(left).all(dim=0)))
+
+
+def _gallery(model: nn.Module, inputs: Tensor, labels: Tensor) -> Gallery:
+    with frozen(model) as embed, torch.no_grad():
+        return Gallery(embed(inputs), labels)
+
+
+def _percent(flags: Tensor) -> float:
+    return 100 * float(flags.float().mean())

@@ -1,0 +1,248 @@
+"""Masking checks as pure functions: what attacks measured in, a named verdict with its numbers and its curve out.
+
+Carlini et al. 2019, "On evaluating adversarial robustness"; Athalye et al., ICML 2018. A check that fails shows that an
+attack was too weak, so that what it left standing is no robustness. That all pass proves nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from robustmetric.diagnose import thresholds
+from robustmetric.diagnose.thresholds import Word
+from robustmetric.errors import InputError
+
+INFINITE = 1e6
+"""Stands for infinity in a record, which JSON does not have."""
+Survived = Bool[Tensor, " images"]
+"""Whether the model is still right about each image."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What a verdict is drawn from: lines by name, each as (across, up)."""
+
+    across: str
+    up: str
+    lines: dict[str, tuple[list[float], list[float]]]
+    is_logarithmic: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One check: its name, how it ended, the numbers it rests on, and one sentence."""
+
+    name: str
+    verdict: Word
+    numbers: dict[str, float]
+    said: str
+    curve: Curve | None = field(default=None, compare=False)
+
+
+def overall(verdicts: Sequence[Verdict]) -> str:
+    """`masked` where any check fails, `unclear` where any is, else `honest`."""
+    words = {verdict.verdict for verdict in verdicts}
+    return "masked" if "fail" in words else "unclear" if "unclear" in words or not words else "honest"
+
+
+def black_box(white: Survived, transferred: Mapping[str, Survived]) -> Verdict:
+    """Images that withstand the white-box attack must not fall to perturbations found on another model."""
+    return _not_beaten("black_box", "perturbations found on another model", white, transferred)
+
+
+def gradient_free(white: Survived, searched: Mapping[str, Survived]) -> Verdict:
+    """Images that withstand gradients must not fall to a search by values alone."""
+    return _not_beaten("gradient_free", "a search that uses no gradients", white, searched)
+
+
+def hard_label(white: Survived, searched: Mapping[str, Survived]) -> Verdict:
+    """Images that withstand gradients must not fall to a search that sees decisions alone."""
+    return _not_beaten("hard_label", "a search that sees decisions alone", white, searched)
+
+
+def restarts(runs: Bool[Tensor, "runs images"]) -> Verdict:
+    """One climb must speak for all: the worst case per image over the restarts stays near the mean run."""
+    scores = 100 * runs.float().mean(dim=1)
+    worst = _percent(runs.all(dim=0))
+    numbers = {
+        "lowest": float(scores.min()),
+        "max-min": float(scores.max() - scores.min()),
+        "worst case per image": worst,
+        "gap": float(scores.mean()) - worst,
+    }
+    said = (
+        f"{len(runs)} restarts: lowest {numbers['lowest']:.1f}, max-min {numbers['max-min']:.1f}, per image {worst:.1f}"
+    )
+    drawn = {"single runs": (_count(scores), scores.tolist()), "per image": ([1.0, float(len(runs))], [worst, worst])}
+    word = _enough(thresholds.RESTARTS.judge(numbers["gap"]), runs.shape[1])
+    return Verdict("restarts", word, numbers, said, Curve("run", "right, percent", drawn))
+
+
+def loss_curves(values: Float[Tensor, "starts steps images"]) -> Verdict:
+    """Climbs from random starts must rise, level off and end together; `values` has every start's margin at every step.
+
+    The spread is, per image, max - min of the ends over the mean gain of a climb; its median over images is judged.
+    Where climbs gain nothing the spread is infinite.
+    """
+    ends = values[:, -1]
+    gains = (ends - values[:, 0]).mean(dim=0)
+    least = gains.clamp_min(1e-12)
+    spread = ((ends.amax(dim=0) - ends.amin(dim=0)) / least).where(gains > 0, torch.inf)
+    late = (ends - values[:, int(0.75 * (values.shape[1] - 1))]).mean(dim=0) / least
+    typical = float(spread.median())
+    numbers = {
+        "spread": min(typical, INFINITE),
+        "gain": float(gains.median()),
+        "percent gained in the last quarter": max(min(100 * float(late.median()), INFINITE), -INFINITE),
+    }
+    means = values.mean(dim=2)
+    drawn = {f"start {i + 1}": (_count(line, first=0), line.tolist()) for i, line in enumerate(means)}
+    said = f"{len(values)} random starts end {numbers['spread']:.2g} of a climb's gain apart"
+    word = _enough(thresholds.SPREAD.judge(typical), values.shape[2])
+    return Verdict("loss_curves", word, numbers, said, Curve("step", "mean margin", drawn))
+
+
+def radius_sweep(radii: Sequence[float], scores: Sequence[float], chance: float) -> Verdict:
+    """As the radius grows the score must fall, and end no better than chance."""
+    _paired(radii, scores)
+    left = scores[-1] - chance
+    rise = max(max(0.0, later - early) for i, early in enumerate(scores) for later in scores[i:])
+    numbers = {"at the largest radius": scores[-1], "chance": chance, "largest rise": rise}
+    said = f"{scores[-1]:.1f} percent right at radius {radii[-1]:.3g}; chance is {chance:.1f}"
+    word = _worse(thresholds.CHANCE.judge(left), thresholds.RISE.judge(rise))
+    lines = {"under attack": (list(radii), list(scores)), "chance": ([0.0, radii[-1]], [chance, chance])}
+    return Verdict("radius_sweep", word, numbers, said, Curve("radius", "right, percent", lines))
+
+
+def steps(counts: Sequence[int], scores: Sequence[float], usual: int) -> Verdict:
+    """More steps must stop helping: after a tenth of the most, and no fewer than the usual ones, little more is won.
+
+    `scores` count an image as lost when any step so far fooled the model.
+    """
+    _paired(counts, scores)
+    tenth = max((i for i, count in enumerate(counts) if count <= max(counts[-1] / 10, usual)), default=0)
+    late = scores[tenth] - scores[-1]
+    numbers = {f"after {counts[tenth]}": scores[tenth], f"after {counts[-1]}": scores[-1], "late": late}
+    said = f"{scores[tenth]:.1f} percent right after {counts[tenth]} steps, {scores[-1]:.1f} after {counts[-1]}"
+    lines = {"under attack": ([float(count) for count in counts], list(scores))}
+    curve = Curve("steps", "right, percent", lines, is_logarithmic=True)
+    return Verdict("steps", thresholds.LATE.judge(late), numbers, said, curve)
+
+
+def zero_gradients(gradients: Float[Tensor, "images *shape"]) -> Verdict:
+    """Images must have a gradient to climb."""
+    flat = gradients.flatten(1)
+    lengths = flat.abs().amax(dim=1)
+    share = _percent(lengths == 0)
+    numbers = {
+        "images without gradient": share,
+        "pixels without gradient": _percent((flat == 0).flatten()),
+        "median of the largest entries": float(lengths.median()),
+    }
+    ranked = lengths.sort().values.tolist()
+    curve = Curve("images, in order", "largest entry of the gradient", {"images": (_count(lengths), ranked)})
+    word = _enough(thresholds.FLAT.judge(share), len(flat))
+    return Verdict("zero_gradients", word, numbers, f"{share:.1f} percent of the images have no gradient", curve)
+
+
+def loss_against_margin(usual: str, by_loss: Mapping[str, Survived]) -> Verdict:
+    """The usual loss must be as good to climb as the others: all of them together win little more per image."""
+    worst = torch.stack(list(by_loss.values())).all(dim=0)
+    scores = {name: _percent(survived) for name, survived in by_loss.items()}
+    gap = scores[usual] - _percent(worst)
+    said = f"{scores[usual]:.1f} percent right under {usual}, {_percent(worst):.1f} under the worst of all losses"
+    word = _enough(thresholds.LOSSES.judge(gap), len(worst))
+    curve = _bars({**scores, "all": _percent(worst)})
+    return Verdict("loss_against_margin", word, {**scores, "all": _percent(worst), "gap": gap}, said, curve)
+
+
+def step_size(sizes: Sequence[float], scores: Sequence[float], usual: int) -> Verdict:
+    """The attack must not hang on its step size; `usual` is the place of the one used elsewhere."""
+    _paired(sizes, scores)
+    gap = scores[usual] - min(scores)
+    best = sizes[scores.index(min(scores))]
+    numbers = {"usual": scores[usual], "best": min(scores), "best size": best, "gap": gap}
+    said = f"{scores[usual]:.1f} percent right at the usual step size, {min(scores):.1f} at {best:.3g}"
+    curve = Curve("step size", "right, percent", {"under attack": (list(sizes), list(scores))}, is_logarithmic=True)
+    return Verdict("step_size", thresholds.STEP_SIZES.judge(gap), numbers, said, curve)
+
+
+def binarisation(found: Survived, by_chance: Survived) -> Verdict:
+    """An attack must find adversarial examples that are known to exist (Zimmermann et al., NeurIPS 2022).
+
+    `by_chance`: whether as many random points found them. Too few planted ones say nothing, nor do ones that chance
+    finds, unless the attack is worse than chance.
+    """
+    if len(found) == 0:
+        return Verdict("binarisation", "unclear", {"planted": 0.0}, "no adversarial example could be planted")
+    numbers = {"planted": float(len(found)), "found": _percent(found), "found by chance": _percent(by_chance)}
+    said = f"{numbers['found']:.1f} percent of {len(found)} planted adversarial examples found"
+    word = _enough(thresholds.PLANTED.judge(100 - numbers["found"]), len(found))
+    if numbers["found by chance"] >= thresholds.EASY and numbers["found"] >= numbers["found by chance"]:
+        word, said = "unclear", f"{said}, but random points find {numbers['found by chance']:.1f} percent"
+    curve = _bars({"attack": numbers["found"], "random points": numbers["found by chance"]})
+    return Verdict("binarisation", word, numbers, said, curve)
+
+
+def randomness(apart: float, single: Survived | None = None, averaged: Survived | None = None) -> Verdict:
+    """A model that answers one input in several ways must be attacked through the mean of its answers.
+
+    `apart`: the largest difference of two answers, relative; then what withstands the attack on single draws, and the
+    one on the mean of many.
+    """
+    if apart <= thresholds.STRANGE:
+        return Verdict("randomness", "pass", {"apart": apart}, "the model answers the same input in the same way")
+    if single is None or averaged is None:
+        return Verdict("randomness", "unclear", {"apart": apart}, "the model is randomised; its mean was not attacked")
+    gap = _percent(single) - _percent(averaged)
+    numbers = {"apart": apart, "single draws": _percent(single), "mean of draws": _percent(averaged), "gap": gap}
+    said = (
+        f"the model is randomised: {numbers['single draws']:.1f} percent right under the attack on single draws, "
+        f"{numbers['mean of draws']:.1f} under the one on their mean"
+    )
+    # A randomised model is never simply passed: the other checks are of one draw of its answers.
+    word = _worse("unclear", _enough(thresholds.AVERAGED.judge(gap), len(single)))
+    return Verdict("randomness", word, numbers, said, _bars({k: numbers[k] for k in ("single draws", "mean of draws")}))
+
+
+def _not_beaten(name: str, by: str, white: Survived, others: Mapping[str, Survived]) -> Verdict:
+    if not others:
+        return Verdict(name, "unclear", {}, f"not measured: {by}")
+    together = torch.stack(list(others.values())).all(dim=0)
+    beaten = _percent(white & ~together)
+    numbers = {"white-box": _percent(white), **{key: _percent(value) for key, value in others.items()}}
+    said = f"{beaten:.1f} percent of the images withstand the white-box attack and fall to {by}"
+    word = _enough(thresholds.BEATEN.judge(beaten), len(white))
+    return Verdict(name, word, {**numbers, "beaten": beaten}, said, _bars(numbers))
+
+
+def _enough(word: Word, images: int) -> Word:
+    """Of a handful of images nothing is said."""
+    return word if images >= thresholds.FEWEST else "unclear"
+
+
+def _worse(first: Word, second: Word) -> Word:
+    order: tuple[Word, ...] = ("pass", "unclear", "fail")
+    return max(first, second, key=order.index)
+
+
+def _percent(flags: Bool[Tensor, " n"]) -> float:
+    return 100 * float(flags.float().mean())
+
+
+def _count(values: Tensor, first: int = 1) -> list[float]:
+    return [float(i + first) for i in range(len(values))]
+
+
+def _bars(scores: Mapping[str, float]) -> Curve:
+    """Scores side by side: each a line of one point, its name the legend."""
+    return Curve("", "percent", {name: ([float(i)], [score]) for i, (name, score) in enumerate(scores.items())})
+
+
+def _paired(across: Sequence[Any], up: Sequence[float]) -> None:
+    if not across or len(across) != len(up):
+        raise InputError(f"{len(up)} scores for {len(across)} settings; expected as many, and at least one")

@@ -1,0 +1,219 @@
+"""Who is diagnosed: a classifier, an encoder or an ensemble that votes, each with what its attackers climb."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import ClassVar, Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from robustmetric.attacks.base import Attack, Scores, Targets, recall_at_1
+from robustmetric.attacks.embedding_shift import EmbeddingShift
+from robustmetric.attacks.margin import WON, Misclassify, is_wrong
+from robustmetric.attacks.misretrieve import Misretrieve
+from robustmetric.attacks.transfer import Surrogate
+from robustmetric.attacks.vote import NeighbourMargin, SoftVote, voted_recall_at_1
+from robustmetric.errors import InputError
+from robustmetric.numerics.distances import chunks
+from robustmetric.perturb.pgd import View
+from robustmetric.types import Batch, Embeddings, Gallery
+
+Right = Callable[[Tensor, Batch, Gallery], Tensor]
+"""(embeddings, batch, gallery) -> whether the model is right about each row."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model on some test inputs, and what to climb to make it wrong."""
+
+    model: nn.Module
+    batch: Batch
+    gallery: Gallery
+    """Empty for a classifier."""
+    loss: Attack
+    """What the usual attack climbs: the cross entropy of a classifier, the margin of neighbours."""
+    margin: Attack
+    """At 0 or above where the model is wrong."""
+    others: Mapping[str, Attack]
+    """Further losses by name."""
+    right: Right
+    score: str
+    chance: float
+    """The score in percent of a model that knows nothing."""
+    view: View = "exact"
+    surrogates: Mapping[str, Surrogate] = field(default_factory=dict)
+    """Other models, on which transferred perturbations are found."""
+    features: nn.Module | None = None
+    """Inputs to what a linear readout may read (the penultimate layer); None: the embedding."""
+    together: int = 128
+    """Inputs attacked at a time."""
+
+    def batches(self) -> Iterator[Batch]:
+        """The inputs, some at a time; always the same ones together."""
+        for part in chunks(len(self.batch), self.together):
+            yield Batch(self.batch.inputs[part], self.batch.labels[part], self.batch.index[part])
+
+
+class Attached(nn.Module):
+    """A model that answers without a gradient (it counts votes, say) as one whose gradient is zero."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.model(inputs) + 0 * inputs.flatten(1).sum(dim=1, keepdim=True)
+
+
+class Penultimate(nn.Module):
+    """A classifier's `features` as a model of their own."""
+
+    def __init__(self, model: nn.Module, features: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.model = model
+        self.read = features
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.read(inputs)
+
+
+def classifier_subject(
+    model: nn.Module,
+    batch: Batch,
+    classes: int,
+    *,
+    features: Callable[[Tensor], Tensor] | None = None,
+    view: View = "exact",
+    surrogates: Mapping[str, nn.Module] | None = None,
+) -> Subject:
+    """A model whose embedding is its logits; DLR is climbed too where there are the three classes that it compares."""
+    empty = Gallery(torch.zeros(0, classes, device=batch.inputs.device), batch.labels[:0])
+    return Subject(
+        model=model,
+        batch=batch,
+        gallery=empty,
+        loss=Misclassify("cross_entropy"),
+        margin=Misclassify("margin"),
+        others={"DLR": Misclassify("dlr")} if classes > 2 else {},
+        right=_right_class,
+        score="accuracy",
+        chance=100 / classes,
+        view=view,
+        surrogates={name: Surrogate(other, empty) for name, other in (surrogates or {}).items()},
+        features=None if features is None else Penultimate(model, features),
+    )
+
+
+def retrieval_subject(
+    model: nn.Module,
+    batch: Batch,
+    gallery: Gallery,
+    chance: float,
+    *,
+    members: int = 1,
+    view: View = "exact",
+    surrogates: Mapping[str, Surrogate] | None = None,
+) -> Subject:
+    """An encoder that searches a gallery, or, with `members`, an ensemble whose members vote on the first neighbour.
+
+    The usual attack climbs the margin of its neighbours. The soft vote and the embedding shift are weaker on honest
+    models too, so that they stand among the other losses, where they count if they win.
+    """
+    if not len(gallery):
+        raise InputError("retrieval needs a gallery to search; expected at least one item")
+
+    def lift(attack: Attack) -> Attack:
+        return Misretrieve(attack) if members == 1 else attack
+
+    return Subject(
+        model=model,
+        batch=batch,
+        gallery=gallery,
+        loss=lift(NeighbourMargin(members)),
+        margin=NeighbourMargin(members),
+        others={
+            "soft vote": lift(SoftVote(members, straight_through=False)),
+            "ES": lift(EmbeddingShift()),
+        },
+        right=_right_neighbour if members == 1 else partial(_right_vote, members=members),
+        score="R@1" if members == 1 else "V1:R",
+        chance=chance,
+        view=view,
+        surrogates=surrogates or {},
+    )
+
+
+@dataclass(frozen=True)
+class Decision:
+    """1 where the model is wrong, -1 where it is right, and no more: what a hard-label attack may ask (`goal: 0`)."""
+
+    right: Right
+    role: ClassVar[Literal["query", "candidate"]] = "query"
+
+    def choose(self, clean: Embeddings, batch: Batch, gallery: Gallery, generator: torch.Generator | None) -> Targets:
+        return {"label": batch.labels, "exclude": batch.index}
+
+    def value(self, z: Embeddings, targets: Targets, gallery: Gallery) -> Float[Tensor, " batch"]:
+        rows = Batch(z, targets["label"], targets["exclude"])  # the decision is made of embeddings, not of inputs
+        return torch.where(self.right(z, rows, gallery), -1.0, 1.0)
+
+    def score(self, z: Embeddings, targets: Targets, batch: Batch, gallery: Gallery) -> Scores:
+        return {"right": 100.0 * self.right(z, batch, gallery).float()}
+
+
+class Recorder:
+    """An attack that remembers, at every value an engine asked for, what another is there and if the model was right.
+
+    The other is the margin, say, which does not saturate where the loss of a confident model does. For engines that ask
+    about all rows at every step (PGD with `keep: best`).
+    """
+
+    role: ClassVar[Literal["query", "candidate"]] = "query"
+
+    def __init__(self, attack: Attack, watched: Attack, right: Right) -> None:
+        self.attack, self.watched, self.right = attack, watched, right
+        self._parts: list[list[tuple[Tensor, Tensor]]] = []
+
+    def choose(self, clean: Embeddings, batch: Batch, gallery: Gallery, generator: torch.Generator | None) -> Targets:
+        self._parts.append([])
+        own = self.attack.choose(clean, batch, gallery, generator)
+        return {**own, "label": batch.labels, "exclude": batch.index}
+
+    def value(self, z: Embeddings, targets: Targets, gallery: Gallery) -> Float[Tensor, " batch"]:
+        value = self.attack.value(z, targets, gallery)
+        rows = Batch(z.detach(), targets["label"], targets["exclude"])
+        watched = self.watched.value(z.detach(), targets, gallery)
+        self._parts[-1].append((unlifted(watched), self.right(z.detach(), rows, gallery)))
+        return value
+
+    def score(self, z: Embeddings, targets: Targets, batch: Batch, gallery: Gallery) -> Scores:
+        return self.attack.score(z, targets, batch, gallery)
+
+    @property
+    def values(self) -> Float[Tensor, "steps images"]:
+        """What was watched, at every step, without what won rows are lifted by."""
+        return torch.cat([torch.stack([value for value, _ in part]) for part in self._parts], dim=1)
+
+    @property
+    def is_right(self) -> Bool[Tensor, "steps images"]:
+        """Whether the model was right at every step."""
+        return torch.cat([torch.stack([right for _, right in part]) for part in self._parts], dim=1)
+
+
+def unlifted(value: Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
+    """The loss alone, of one that may have been lifted."""
+    return value - WON * (value >= WON / 2).to(value.dtype)
+
+
+def _right_class(z: Embeddings, batch: Batch, gallery: Gallery) -> Bool[Tensor, " batch"]:
+    return ~is_wrong(z, batch.labels)
+
+
+def _right_neighbour(z: Embeddings, batch: Batch, gallery: Gallery) -> Bool[Tensor, " batch"]:
+    return recall_at_1(z, batch, gallery) > 50
+
+
+def _right_vote(z: Embeddings, batch: Batch, gallery: Gallery, members: int) -> Bool[Tensor, " batch"]:
+    return voted_recall_at_1(z, batch, gallery, members)["V1:R"] > 50

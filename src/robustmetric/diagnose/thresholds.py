@@ -1,0 +1,51 @@
+"""Where masking checks turn from pass to unclear to fail; fixed on one half of the zoo of `benchmarks/detector.py`."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Word = Literal["pass", "fail", "unclear"]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A number below `unclear` passes, one from `fail` on fails."""
+
+    unclear: float
+    fail: float
+
+    def judge(self, number: float) -> Word:
+        """The verdict on a number; one that is not a number is unclear."""
+        if number >= self.fail:
+            return "fail"
+        return "pass" if number < self.unclear else "unclear"
+
+
+# Where a check measures how many more points another attack wins, it fails at 10: masked is defined by that many.
+BEATEN = Limit(unclear=5.0, fail=10.0)
+"""Percent of the images that withstand the gradients of the model and fall to an attack that does not use them."""
+RESTARTS = Limit(unclear=5.0, fail=10.0)
+"""Points from the mean run to the worst case per image over the restarts."""
+SPREAD = Limit(unclear=1.2, fail=3.0)
+"""Of the losses that random starts end at, per image, as a share of what a climb gains."""
+CHANCE = Limit(unclear=5.0, fail=10.0)
+"""Points above chance at the largest radius."""
+RISE = Limit(unclear=5.0, fail=10.0)
+"""Points by which the score grows as the radius does."""
+LATE = Limit(unclear=5.0, fail=10.0)
+"""Points that fall after a tenth of the most steps."""
+FLAT = Limit(unclear=5.0, fail=10.0)
+"""Percent of the images without any gradient."""
+LOSSES = Limit(unclear=5.0, fail=10.0)
+"""Points from the attack on the usual loss to the worst case per image over all losses."""
+STEP_SIZES = Limit(unclear=5.0, fail=10.0)
+"""Points from the usual step size to the best one."""
+PLANTED = Limit(unclear=20.0, fail=40.0)
+"""Percent of the planted adversarial examples that the attack does not find."""
+AVERAGED = Limit(unclear=5.0, fail=10.0)
+"""Points from the attack on single draws of a randomised model to the one on their mean."""
+EASY = 50.0
+"""Percent of planted examples found by random points: from here on the test is no test."""
+FEWEST = 10
+"""Images from which a share means something."""
+STRANGE = 1e-6
+"""Relative difference of two answers to one input from which a model counts as randomised."""

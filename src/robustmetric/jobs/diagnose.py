@@ -1,0 +1,129 @@
+"""Masking diagnostics: model + data -> [check -> verdict] -> records, one for each check and one for all of them."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, cast
+
+import torch
+
+from robustmetric.attacks.base import Attack
+from robustmetric.attacks.feature_match import Featured
+from robustmetric.attacks.suite import Suite, Trial
+from robustmetric.attacks.transfer import Surrogate, Transfer
+from robustmetric.diagnose.checks import Verdict, overall
+from robustmetric.diagnose.masking import Masking, examine
+from robustmetric.diagnose.subject import Subject, classifier_subject, retrieval_subject
+from robustmetric.errors import InputError
+from robustmetric.jobs.arena import Arena, as_bytes
+from robustmetric.jobs.evaluate import _chance
+from robustmetric.jobs.surrogate import find_surrogate, surrogate_settings
+from robustmetric.jobs.workers import full_precision
+from robustmetric.models.classifier import Classifies
+from robustmetric.models.ensemble import Ensemble
+from robustmetric.numerics.randomness import generator
+from robustmetric.perturb.pgd import PGD
+from robustmetric.records import Record
+
+KIND = "masking"
+"""Of these records. The one named `verdict` has the others' in its context."""
+
+
+def is_masking(suite: Suite) -> bool:
+    """Whether a suite asks for the diagnostics, which this job runs."""
+    return any(isinstance(trial.attack, Masking) for trial in suite.trials)
+
+
+def run_masking(
+    arena: Arena,
+    suite: Suite,
+    seed: int,
+    context: Mapping[str, Any],
+    settings: Mapping[str, Any] | None = None,
+    finished: Mapping[str, Record] | None = None,
+) -> Iterator[Record]:
+    """Every check of every trial as it ends, then what they say together; a trial with that last record is not run."""
+    if arena.workers.ranks > 1:
+        raise InputError(f"the checks are run by one process, not {arena.workers.ranks}; expected --devices 1")
+    if arena.fast:
+        raise InputError("bfloat16 hides gradients by itself; expected the masking suite without --fast")
+    for trial in suite.runs():
+        described = {"suite": suite.name, **(settings or {}), **trial.settings(), **arena.settings()}
+        described |= _surrogates_settings(trial)
+        expected = Record(KIND, "verdict", {}, {**described, "trial": trial.label}, seed=seed)
+        if expected.key not in (finished or {}):
+            yield from _diagnose(arena, trial, expected, context)
+
+
+@full_precision()
+def _verdicts(arena: Arena, trial: Trial, seed: int) -> Iterator[tuple[Verdict, int]]:
+    masking, engine = trial.attack, trial.engine
+    if not isinstance(masking, Masking) or not isinstance(engine, PGD):
+        raise InputError(f"trial {trial.label!r}: {masking!r} with {engine!r}; expected masking with the engine pgd")
+    subject = subject_of(arena, masking, trial)
+    device = arena.workers.device
+    # A randomised model draws from torch's own generator; what it draws shall repeat, and disturb nobody.
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        for verdict in examine(subject, engine, masking, generator(device, seed, 8)):
+            yield verdict, len(subject.batch)
+
+
+def _diagnose(arena: Arena, trial: Trial, last: Record, context: Mapping[str, Any]) -> Iterator[Record]:
+    found: list[Verdict] = []
+    began = before = time.monotonic()
+    for verdict, count in _verdicts(arena, trial, last.seed):
+        found.append(verdict)
+        now = time.monotonic()
+        notes: dict[str, Any] = {"verdict": verdict.verdict, "said": verdict.said}
+        notes |= {"curve": asdict(verdict.curve)} if verdict.curve is not None else {}
+        yield replace(
+            last, name=verdict.name, scores=verdict.numbers, count=count, seconds=now - before,
+            context={**context, **notes},
+        )  # fmt: skip
+        before = now
+    yield replace(
+        last,
+        scores={word: float(sum(v.verdict == word for v in found)) for word in ("pass", "unclear", "fail")},
+        count=count,
+        seconds=time.monotonic() - began,
+        context={**context, "verdict": overall(found), "checks": {v.name: v.verdict for v in found}},
+    )
+
+
+def subject_of(arena: Arena, masking: Masking, trial: Trial) -> Subject:
+    """The arena's model on some of its queries."""
+    count = len(arena.rows)
+    rows = torch.linspace(0, count - 1, min(count, masking.images)).long()
+    batch = as_bytes(arena.queries.batch(arena.rows[rows], arena.view, index=arena.places[rows]))
+    model, sources = arena.model, _surrogates(arena, masking, trial)
+    if isinstance(model, Classifies):
+        if masking.by_vote:
+            raise InputError(
+                "by_vote is for ensembles of encoders; a classifier's members vote inside it: leave it out"
+            )
+        features = model.features if isinstance(model, Featured) else None
+        subject = classifier_subject(model, batch, model.classes, features=features, view=arena.seen)
+        return replace(subject, surrogates=sources, together=arena.batch_size)
+    chance = _chance(batch.labels, arena.gallery.labels, own=arena.items is arena.queries)
+    members = len(model.members) if masking.by_vote and isinstance(model, Ensemble) else 1
+    subject = retrieval_subject(
+        model, batch, arena.gallery, chance, members=members, view=arena.seen, surrogates=sources
+    )  # fmt: skip
+    return replace(subject, together=arena.batch_size)
+
+
+def _surrogates(arena: Arena, masking: Masking, trial: Trial) -> dict[str, Surrogate]:
+    found = {path: find_surrogate(_transferring(trial, path), arena) for path in masking.surrogates}
+    return {path: source for path, source in found.items() if source is not None}
+
+
+def _surrogates_settings(trial: Trial) -> dict[str, Any]:
+    if not isinstance(trial.attack, Masking) or not trial.attack.surrogates:
+        return {}
+    each: Sequence[str] = trial.attack.surrogates
+    return {"surrogate_weights": [surrogate_settings(_transferring(trial, path))["surrogate_weights"] for path in each]}
+
+
+def _transferring(trial: Trial, path: str) -> Trial:
+    return replace(trial, attack=cast(Attack, Transfer(trial.attack, path)))

@@ -1,0 +1,176 @@
+"""The worst case: which queries are still answered rightly after several attacks, and the records that say so."""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from robustmetric.attacks.base import Attack
+from robustmetric.attacks.feature_match import Exposed, FeatureMatch
+from robustmetric.attacks.suite import Suite, Trial
+from robustmetric.attacks.transfer import Transfer
+from robustmetric.errors import InputError
+from robustmetric.jobs.arena import Arena, embed
+from robustmetric.jobs.ers import PerQuery
+from robustmetric.jobs.folder import digest
+from robustmetric.metrics.robustness import bootstrap
+from robustmetric.models.classifier import Classifies
+from robustmetric.perturb.local_search import LocalSearch
+from robustmetric.records import Record
+from robustmetric.types import Gallery
+
+KIND, WORST = "worst_case", "worst case"
+LOWEST, SPREAD = "lowest run", "max - min"
+"""Of a trial that is repeated: the smallest mean of a run, and by how much the largest is above it."""
+KEPT = ("suite", "data", "norm", "radius", "bounds", "mode", "rounded")
+"""What a worst case has in common with the trials it is of."""
+
+
+@runtime_checkable
+class OnClasses(Protocol):
+    """An attack on a classifier's logits."""
+
+    def for_classes(self, classes: int) -> Attack: ...
+
+
+def fitted(suite: Suite, arena: Arena) -> Suite:
+    """The suite for the arena's model; one of attacks on rankings is refused to a classifier, and the reverse."""
+    return replace(suite, trials=[replace(trial, attack=_fitted(trial.attack, arena, trial)) for trial in suite.trials])
+
+
+def _fitted(attack: Attack, arena: Arena, trial: Trial) -> Attack:
+    if isinstance(attack, Transfer):
+        return replace(attack, attack=_fitted(attack.attack, arena, trial))
+    if isinstance(attack, OnClasses) != arena.is_of_classes:
+        kinds = ("a classifier", "rankings") if arena.is_of_classes else ("an encoder", "classifiers")
+        other = "classification or autoattack" if arena.is_of_classes else "ers224 or auto_rank"
+        raise InputError(
+            f"the model is {kinds[0]}, and {trial.label!r} attacks {kinds[1]}; use a suite such as {other}"
+        )
+    if isinstance(attack, OnClasses) and isinstance(arena.model, Classifies):
+        return attack.for_classes(arena.model.classes)
+    return attack
+
+
+def dressed(arena: Arena, attack: Attack) -> Arena:
+    """The arena as an attack must see it: to match features, it is shown them, of the model and of all test images."""
+    if not isinstance(attack, FeatureMatch):
+        return arena
+    model = Exposed(arena.model)
+    items = embed(model, arena.queries, arena.view, arena.workers, arena.batch_size, seen=arena.seen)
+    return replace(arena, model=model, gallery=Gallery(items, arena.queries.labels.to(items.device)))
+
+
+def repeated(trial: Trial, runs: Sequence[tuple[Record, PerQuery]], score: str) -> tuple[Record, PerQuery]:
+    """Runs of one trial as one record: each query's worst, the lowest run (as papers report it), and max - min."""
+    if any(score not in values for _, values in runs):
+        raise InputError(
+            f"trial {trial.label!r} is repeated but gives no {score!r} to take the worst of; drop `repeats`"
+        )
+    worst = torch.stack([values[score] for _, values in runs]).amin(dim=0)
+    means = [record.scores[score] for record, _ in runs]
+    record = replace(
+        runs[0][0],
+        scores={score: float(worst.mean()), LOWEST: min(means), SPREAD: max(means) - min(means)},
+        settings={**runs[0][0].settings, "repeats": trial.repeats},
+        intervals={score: bootstrap(worst)},
+        seconds=sum(record.seconds for record, _ in runs),
+        context={**runs[0][0].context, "runs": means},
+    )
+    return record, {score: worst}
+
+
+@dataclass
+class WorstCase:
+    """What is known of every query while a suite is run."""
+
+    suite: Suite
+    score: str
+    clean: PerQuery
+    """What is known of the queries without an attack."""
+    _seen: list[tuple[Trial, Record, Bool[Tensor, " queries"]]] = field(default_factory=list)
+
+    def standing(self, trial: Trial) -> Bool[Tensor, " queries"] | None:
+        """The queries that a trial has still to attack; None: all, as it takes no turns."""
+        group = next((labels for labels in self.suite.survivors.values() if trial.label in labels), None)
+        return None if group is None or trial.on_all else self._left(trial, group)
+
+    def note(self, trial: Trial, record: Record, values: PerQuery) -> None:
+        """Take note of a trial's outcome; one that gives no answers, or leaves its ball, is no part of a worst case."""
+        bounded = not isinstance(trial.engine, LocalSearch) or trial.engine.clipped
+        if self.score in values and bounded:
+            self._seen.append((trial, record, values[self.score] > 0))
+
+    def records(self) -> Iterator[tuple[Record, PerQuery]]:
+        """What is left by each group and by all trials, for each ball: the record, and 100 or 0 for each query."""
+        if not self.suite.survivors:
+            return
+        places = {_place(trial): trial for trial, _, _ in self._seen}
+        for one in places.values():
+            for name, labels in self.suite.survivors.items():
+                if {trial.label for trial, _, _ in self._of(one, labels)} == set(labels):
+                    yield self._record(name, one, labels)
+            yield self._record(WORST, one, [trial.label for trial in self.suite.trials])
+
+    def _of(self, place: Trial, labels: Sequence[str]) -> list[tuple[Trial, Record, Bool[Tensor, " queries"]]]:
+        return [found for found in self._seen if _place(found[0]) == _place(place) and found[0].label in labels]
+
+    @property
+    def _right(self) -> Bool[Tensor, " queries"]:
+        return self.clean[self.score] > 0
+
+    def _left(self, place: Trial, labels: Sequence[str]) -> Bool[Tensor, " queries"]:
+        left = self._right
+        for _, _, right in self._of(place, labels):
+            left = left & right
+        return left
+
+    def _record(self, name: str, place: Trial, labels: Sequence[str]) -> tuple[Record, PerQuery]:
+        parts = self._of(place, labels)
+        right = 100 * self._left(place, labels).float()
+        first = parts[0][1]
+        keys = "\n".join(record.key for _, record, _ in parts)
+        described = ("queries", "images", "gallery", "view", "batch", "precision", "weights", "data_fingerprint")
+        record = replace(
+            first,
+            kind=KIND,
+            name=name,
+            scores={self.score: float(right.mean())},
+            settings={
+                **{key: first.settings[key] for key in (*KEPT, *described) if key in first.settings},
+                "trials": [trial.label for trial, _, _ in parts],
+                "measured": hashlib.sha256(keys.encode()).hexdigest()[:16],
+            },
+            intervals={self.score: bootstrap(right)},
+            seconds=sum(record.seconds for _, record, _ in parts),
+            context={**_general(first.context), "lost_first_to": self._lost(parts)},
+        )
+        return record, {self.score: right}
+
+    def _lost(self, parts: Sequence[tuple[Trial, Record, Bool[Tensor, " queries"]]]) -> dict[str, int]:
+        """By trial, how many queries were right until then."""
+        left, lost = self._right, {}
+        for trial, _, right in parts:
+            lost[trial.label] = int((left & ~right).sum())
+            left = left & right
+        return lost
+
+
+def standing_settings(standing: Bool[Tensor, " queries"] | None) -> dict[str, Any]:
+    """What a record must say of the queries that its trial attacked: how many, and which."""
+    if standing is None:
+        return {}
+    return {"standing": int(standing.sum()), "standing_rows": digest(standing.numpy())}
+
+
+def _place(trial: Trial) -> tuple[str, float, str]:
+    """What outcomes must share to be compared per query."""
+    return trial.engine.ball.norm, round(trial.engine.ball.radius, 9), trial.mode
+
+
+def _general(context: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in context.items() if key in ("commit", "versions", "python", "hardware")}

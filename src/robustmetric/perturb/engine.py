@@ -1,0 +1,28 @@
+"""What an engine is, and the same engine in another ball."""
+
+from dataclasses import fields, replace
+from typing import Any, Protocol, cast, runtime_checkable
+
+import torch
+
+from robustmetric.perturb.ball import Ball
+from robustmetric.types import Inputs, Value
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Anything that climbs a value inside a ball: PGD and its kin. Ours are frozen dataclasses."""
+
+    @property
+    def ball(self) -> Ball: ...
+
+    def __call__(self, value: Value, clean: Inputs, generator: torch.Generator | None = None) -> Inputs: ...
+
+
+def in_ball(engine: Engine, ball: Ball) -> Engine:
+    """The same engine in another ball; a step size is scaled with the radius, so that the effort is the same."""
+    settings = cast(Any, engine)
+    changes: dict[str, Any] = {"ball": ball}
+    if engine.ball.radius > 0 and "step_size" in (field.name for field in fields(settings)):
+        changes["step_size"] = settings.step_size * ball.radius / engine.ball.radius
+    return cast(Engine, replace(settings, **changes))

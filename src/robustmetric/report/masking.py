@@ -1,0 +1,111 @@
+"""Masking verdicts on the page: what was checked, how it ended, its plot, and a flag beside the numbers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from robustmetric.records import Record
+from robustmetric.report.masking_flag import KIND, LAST, MARK, failed, masking_block
+from robustmetric.report.plots import COLOURS, colour, new_axes, to_svg
+from robustmetric.report.runs import Run
+from robustmetric.report.scores import show_radius
+
+SIGNS = {"pass": "✓", "fail": MARK, "unclear": "?"}
+TITLES = {
+    "randomness": "same answer twice",
+    "zero_gradients": "there is a gradient",
+    "restarts": "restarts agree",
+    "loss_curves": "loss curves of random starts",
+    "step_size": "no matter the step size",
+    "loss_against_margin": "no matter the loss",
+    "radius_sweep": "chance at a large radius",
+    "steps": "more steps stop helping",
+    "binarisation": "planted examples are found",
+    "black_box": "no worse from another model",
+    "gradient_free": "no worse without gradients",
+    "hard_label": "no worse by decisions alone",
+}
+FEW = 5
+"""Lines that a plot tells apart; more are drawn alike."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the table, and its plot."""
+
+    title: str
+    verdict: str
+    sign: str
+    said: str
+    plot: Markup | None
+
+
+@dataclass(frozen=True)
+class Checked:
+    """All checks of one run at one radius."""
+
+    place: int
+    run: str
+    radius: str
+    verdict: str
+    images: int
+    checks: tuple[Check, ...]
+
+
+def checked(runs: Sequence[Run]) -> list[Checked]:
+    """What each run's diagnostics say, in the order they were made."""
+    found: list[Checked] = []
+    for place, run in enumerate(runs):
+        for last in (record for record in run.of_kind(KIND) if record.name == LAST):
+            own = [record for record in run.of_kind(KIND) if record.name != LAST and record.settings == last.settings]
+            name = f"masking-{place}-{len(found)}"
+            found.append(
+                Checked(
+                    place=place,
+                    run=run.label,
+                    radius=show_radius(float(last.settings["radius"])),
+                    verdict=str(last.context["verdict"]),
+                    images=last.count,
+                    checks=tuple(_check(record, f"{name}-{i}") for i, record in enumerate(own)),
+                )
+            )
+    return found
+
+
+def flags(runs: Sequence[Run]) -> dict[str, str]:
+    """By label, for the runs that failed a check: the flag that stands beside their numbers, in words."""
+    found: dict[str, str] = {}
+    for run in runs:
+        block = masking_block(run.records)
+        if block and block["verdict"] == "masked":
+            found[run.label] = f"masked: fails {', '.join(failed(block))}"
+    return found
+
+
+def _check(record: Record, name: str) -> Check:
+    word = str(record.context["verdict"])
+    title = TITLES.get(record.name, record.name)
+    curve = record.context.get("curve")
+    plot = None if curve is None else _plot(curve, name, title)
+    return Check(title, word, SIGNS[word], str(record.context["said"]), plot)
+
+
+def _plot(curve: Mapping[str, Any], name: str, title: str) -> Markup:
+    lines: Mapping[str, Any] = curve["lines"]
+    figure, axes = new_axes(str(curve["across"]), str(curve["up"]))
+    several = len(lines) > FEW and any(len(across) > 1 for across, _ in lines.values())
+    for place, (label, (across, up)) in enumerate(lines.items()):
+        if len(across) == 1:
+            axes.bar(across, up, color=COLOURS[0], width=0.6)
+        else:
+            shade = COLOURS[0] if several else colour(place)
+            axes.plot(across, up, color=shade, linewidth=1 if several else 2, label=None if several else label)
+    if all(len(across) == 1 for across, _ in lines.values()):
+        axes.set_xticks([across[0] for across, _ in lines.values()], list(lines), fontsize=9)
+    elif not several and len(lines) > 1:
+        axes.legend(frameon=False, fontsize=9)
+    if curve.get("is_logarithmic"):
+        axes.set_xscale("log")
+    return to_svg(figure, name, f"{title}: {', '.join(lines) if not several else f'{len(lines)} lines'}")

@@ -1,0 +1,165 @@
+"""Masking checks as functions of what was measured: each by hand, on either side of its threshold."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from robustmetric.diagnose import checks, thresholds
+from robustmetric.diagnose.checks import Verdict, overall
+from robustmetric.diagnose.thresholds import Limit
+from robustmetric.errors import InputError
+
+
+def survived(count: int, of: int = 100, first: int = 0) -> Tensor:
+    """So many of 100 images, from the `first` on."""
+    flags = torch.zeros(of, dtype=torch.bool)
+    flags[first : first + count] = True
+    return flags
+
+
+def words(*verdicts: str) -> Sequence[Verdict]:
+    return [Verdict("check", verdict, {}, "") for verdict in verdicts]  # type: ignore[arg-type]  # parametrised
+
+
+def test_a_limit_is_reached_at_its_number_and_by_nothing_that_is_none() -> None:
+    limit = Limit(unclear=4.0, fail=8.0)
+    assert [limit.judge(number) for number in (3.9, 4.0, 7.9, 8.0, math.nan)] == [
+        "pass",
+        "unclear",
+        "unclear",
+        "fail",
+        "unclear",
+    ]
+
+
+def test_one_failure_masks_and_one_doubt_is_a_doubt() -> None:
+    assert overall(words("pass", "unclear", "fail")) == "masked"
+    assert overall(words("pass", "unclear")) == "unclear"
+    assert overall(words("pass", "pass")) == "honest"
+    assert overall([]) == "unclear"
+
+
+@pytest.mark.parametrize(
+    "check", [checks.black_box, checks.gradient_free, checks.hard_label], ids=lambda check: check.__name__
+)
+def test_an_attack_without_gradients_must_not_win_where_gradients_lose(check: Callable[..., Verdict]) -> None:
+    # White-box leaves images 0-49; one search leaves 0-40 and 50-99, the other all but image 0.
+    others = {"a": survived(41) | survived(50, first=50), "b": survived(99, first=1)}
+    # Of the 50 that withstand, 41-49 fall to the first and 0 to the second: 10.
+    verdict = check(survived(50), others)
+    assert verdict.numbers == pytest.approx({"white-box": 50, "a": 91, "b": 99, "beaten": 10})
+    assert verdict.verdict == "fail" and verdict.name == check.__name__
+    # Those that the white-box attack has anyway do not count: images 50-99.
+    assert check(survived(50), {"a": survived(50)}).verdict == "pass"
+    assert check(survived(50), {"a": survived(45)}).verdict == "unclear"
+
+
+def test_what_was_not_searched_is_not_passed() -> None:
+    assert checks.black_box(survived(50), {}).verdict == "unclear"
+
+
+def test_of_few_images_nothing_is_said() -> None:
+    few = torch.tensor([True, True])
+    assert checks.gradient_free(few, {"a": ~few}).verdict == "unclear"
+
+
+def test_restarts_by_hand() -> None:
+    # 60, 50 and 58 of 100; images 0-49 withstand all: the mean is 56, the gap 6.
+    verdict = checks.restarts(torch.stack([survived(60), survived(50), survived(58)]))
+    assert verdict.numbers == pytest.approx({"lowest": 50, "max-min": 10, "worst case per image": 50, "gap": 6})
+    assert verdict.verdict == "unclear"
+    # Runs that agree in number and in nothing else: 50 each, none withstands both.
+    assert checks.restarts(torch.stack([survived(50), survived(50, first=50)])).verdict == "fail"
+    assert checks.restarts(torch.stack([survived(50), survived(50)])).verdict == "pass"
+
+
+def test_loss_curves_by_hand() -> None:
+    # Two starts, at 0 and 1, end at 3 and 5 after four steps: gains 3 and 4, mean 3.5; ends 2 apart: 2 / 3.5.
+    curves = torch.tensor([[0.0, 1.0, 2.0, 3.0, 3.0], [1.0, 2.0, 3.0, 5.0, 5.0]])[:, :, None].expand(-1, -1, 12)
+    verdict = checks.loss_curves(curves)
+    # At three quarters of the steps (step 3) both had arrived.
+    expected = {"spread": 2 / 3.5, "gain": 3.5, "percent gained in the last quarter": 0}
+    assert verdict.numbers == pytest.approx(expected) and verdict.verdict == "pass"
+    assert verdict.curve is not None and verdict.curve.lines["start 2"] == ([0, 1, 2, 3, 4], [1, 2, 3, 5, 5])
+
+
+def test_a_climb_that_gains_nothing_ends_nowhere() -> None:
+    level = torch.tensor([1.0, 2.0])[:, None, None].expand(2, 5, 12)
+    verdict = checks.loss_curves(level)
+    assert verdict.verdict == "fail" and verdict.numbers["spread"] == checks.INFINITE
+
+
+def test_the_radius_sweep_must_fall_to_chance() -> None:
+    radii = [0.1, 0.2, 0.5]
+    assert checks.radius_sweep(radii, [60.0, 30.0, 10.0], chance=10.0).verdict == "pass"
+    assert checks.radius_sweep(radii, [60.0, 30.0, 16.0], chance=10.0).verdict == "unclear"
+    verdict = checks.radius_sweep(radii, [90.0, 88.0, 85.0], chance=10.0)
+    assert verdict.verdict == "fail" and verdict.numbers["at the largest radius"] == 85
+    # From 20 up to 30 and down to 5: a rise of 10, though the end is good.
+    rising = checks.radius_sweep(radii, [20.0, 30.0, 5.0], chance=10.0)
+    assert rising.verdict == "fail" and rising.numbers["largest rise"] == 10
+
+
+def test_steps_are_compared_from_a_tenth_on_but_never_below_the_usual_ones() -> None:
+    counts, scores = [1, 10, 20, 100, 1000], [90.0, 70.0, 60.0, 50.0, 49.0]
+    # A tenth of 1000 steps left 50, all left 49.
+    assert checks.steps(counts, scores, usual=20).numbers == {"after 100": 50, "after 1000": 49, "late": 1}
+    # A tenth of 100 is 10, fewer than the usual 20: 60 - 50.
+    verdict = checks.steps(counts[:4], scores[:4], usual=20)
+    assert verdict.numbers["late"] == 10 and verdict.verdict == "fail"
+
+
+def test_zero_gradients_by_hand() -> None:
+    gradients = torch.zeros(20, 1, 2, 2)
+    gradients[2:, 0, 0, 0] = 0.5
+    verdict = checks.zero_gradients(gradients)
+    # 2 of 20 images have none; 18 of 80 pixels have some.
+    assert verdict.numbers["images without gradient"] == pytest.approx(10) and verdict.verdict == "fail"
+    assert verdict.numbers["pixels without gradient"] == pytest.approx(100 * 62 / 80)
+    assert checks.zero_gradients(gradients[2:]).verdict == "pass"
+
+
+def test_losses_are_compared_per_image() -> None:
+    # The usual one leaves 0-59; the margin leaves 10-69: both leave 50.
+    verdict = checks.loss_against_margin("usual", {"usual": survived(60), "margin": survived(60, first=10)})
+    assert verdict.numbers == pytest.approx({"usual": 60, "margin": 60, "all": 50, "gap": 10})
+    assert verdict.verdict == "fail"
+
+
+def test_step_sizes_by_hand() -> None:
+    verdict = checks.step_size([0.1, 0.2, 0.4], [70.0, 60.0, 53.0], usual=1)
+    assert verdict.numbers == pytest.approx({"usual": 60, "best": 53, "best size": 0.4, "gap": 7})
+    assert verdict.verdict == "unclear"
+
+
+def test_planted_examples_must_be_found_where_chance_does_not() -> None:
+    assert checks.binarisation(survived(95), survived(5)).verdict == "pass"
+    assert checks.binarisation(survived(59), survived(5)).verdict == "fail"
+    # Chance finds most of them: finding them is nothing to be proud of ...
+    assert checks.binarisation(survived(95), survived(60)).verdict == "unclear"
+    # ... but to find fewer than chance is telling.
+    assert checks.binarisation(survived(0), survived(60)).verdict == "fail"
+    assert checks.binarisation(survived(0, of=0), survived(0, of=0)).verdict == "unclear"
+
+
+def test_a_randomised_model_is_said_to_be_one_and_never_passes() -> None:
+    assert checks.randomness(0.0).verdict == "pass"
+    assert checks.randomness(0.3).verdict == "unclear"
+    verdict = checks.randomness(0.3, survived(60), survived(58))
+    assert verdict.verdict == "unclear" and "randomised" in verdict.said
+    assert checks.randomness(0.3, survived(60), survived(40)).verdict == "fail"
+
+
+def test_scores_without_settings_are_refused() -> None:
+    with pytest.raises(InputError, match="expected as many"):
+        checks.step_size([0.1], [50.0, 40.0], usual=0)
+    with pytest.raises(InputError, match="at least one"):
+        checks.radius_sweep([], [], chance=10.0)
+
+
+def test_every_limit_has_room_for_doubt() -> None:
+    limits = [limit for limit in vars(thresholds).values() if isinstance(limit, Limit)]
+    assert len(limits) == 11 and all(0 < limit.unclear < limit.fail for limit in limits)

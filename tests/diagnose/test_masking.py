@@ -1,0 +1,193 @@
+"""The whole examination on models whose truth is known by construction: honest, hidden, randomised."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from robustmetric.attacks.transfer import Surrogate
+from robustmetric.diagnose.checks import Verdict, overall
+from robustmetric.diagnose.masking import Examination, FixedDraw, Masking, examine
+from robustmetric.diagnose.subject import Subject, classifier_subject, retrieval_subject
+from robustmetric.errors import InputError
+from robustmetric.perturb.ball import Ball
+from robustmetric.perturb.pgd import PGD
+from robustmetric.types import Batch, Gallery
+
+EFFORT = Masking(
+    images=40, restarts=2, starts=2, start_steps=5, counts=(1, 5, 20), sizes=(1.0, 2.0), apgd_steps=10, queries=60,
+    draws=3,
+)  # fmt: skip
+ENGINE = PGD(Ball(0.1), steps=20, step_size=0.025)
+
+
+class Prototypes(nn.Module):
+    """Logits: minus the squared distances to one point per class. `levels`: of inputs seen so many steps; noise."""
+
+    def __init__(self, levels: int = 0, sigma: float = 0.0, scale: float = 20.0) -> None:
+        super().__init__()
+        points = torch.rand(4, 16, generator=torch.Generator().manual_seed(1))
+        self.points = nn.Parameter(points)
+        self.levels, self.sigma, self.scale = levels, sigma, scale
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        x = inputs.flatten(1)
+        x = (x * self.levels).round() / self.levels if self.levels else x
+        x = x + self.sigma * torch.randn_like(x) if self.sigma else x
+        return -self.scale * torch.cdist(x, self.points).square()
+
+
+def images(count: int = 40) -> Batch:
+    """Near the points, some nearer than others to the next."""
+    source = torch.Generator().manual_seed(2)
+    labels = torch.arange(count) % 4
+    points = Prototypes().points.detach()[labels]
+    inputs = (points + 0.25 * torch.randn(points.shape, generator=source)).clamp(0, 1)
+    return Batch(inputs.view(-1, 1, 4, 4), labels, torch.full((count,), -1))
+
+
+def subject(model: nn.Module) -> Subject:
+    return classifier_subject(model, images(), 4)
+
+
+def by_name(one: Subject, effort: Masking = EFFORT) -> dict[str, Verdict]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return {v.name: v for v in examine(one, ENGINE, effort, torch.Generator().manual_seed(0))}
+
+
+def test_an_honest_model_fails_no_check() -> None:
+    found = by_name(subject(Prototypes()))
+    assert overall(list(found.values())) != "masked"
+    assert set(found) == {
+        "randomness", "zero_gradients", "restarts", "loss_curves", "step_size", "loss_against_margin", "radius_sweep",
+        "steps", "binarisation", "gradient_free", "hard_label",
+    }  # fmt: skip
+    assert all(verdict.curve is not None for name, verdict in found.items() if name != "randomness")
+
+
+def test_rounded_inputs_are_found_out_by_what_needs_no_gradient() -> None:
+    found = by_name(subject(Prototypes(levels=8)))
+    failed = {name for name, verdict in found.items() if verdict.verdict == "fail"}
+    assert {"zero_gradients", "loss_curves", "gradient_free"} <= failed
+
+
+def test_saturated_logits_are_found_out_by_the_margin() -> None:
+    found = by_name(subject(Prototypes(scale=1e4)))
+    assert found["zero_gradients"].verdict == "fail" and found["loss_against_margin"].verdict == "fail"
+
+
+def test_a_randomised_model_is_said_to_be_one_and_examined_as_one_draw_of_it() -> None:
+    found = by_name(subject(Prototypes(sigma=0.05)))
+    assert "randomised" in found["randomness"].said and found["randomness"].numbers["apart"] > 0
+    assert "mean of draws" in found["randomness"].numbers
+    # One draw is an honest function, and a search by decisions, which lets images go, is not asked of it.
+    assert all(found[name].verdict != "fail" for name in ("restarts", "zero_gradients", "steps"))
+    assert "hard_label" not in found
+
+
+def test_a_model_without_any_gradient_is_examined_as_one_whose_gradient_is_zero() -> None:
+    class Counts(Prototypes):
+        """Votes: one for the nearest point."""
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return nn.functional.one_hot(super().forward(inputs).argmax(dim=1), 4).float() * 3
+
+    found = by_name(subject(Counts()))
+    assert found["zero_gradients"].numbers["images without gradient"] == 100
+    assert overall(list(found.values())) == "masked"
+
+
+def test_a_fixed_draw_repeats_itself_and_leaves_torchs_randomness_alone() -> None:
+    model, x = FixedDraw(Prototypes(sigma=0.5)), images().inputs
+    before = torch.get_rng_state()
+    assert torch.equal(model(x), model(x))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_transfer_that_beats_gradients_is_found_out() -> None:
+    honest = subject(Prototypes())
+    hidden = replace(subject(Prototypes(levels=8)), surrogates={"open": Surrogate(Prototypes(), honest.gallery)})
+    assert by_name(hidden)["black_box"].verdict == "fail"
+    same = replace(honest, surrogates={"itself": Surrogate(Prototypes(), honest.gallery)})
+    assert by_name(same)["black_box"].verdict == "pass"
+
+
+def test_an_encoder_is_examined_by_what_it_finds() -> None:
+    batch = images()
+    batch = Batch(batch.inputs, batch.labels, torch.arange(len(batch)))
+
+    class Flat(nn.Module):
+        def __init__(self, levels: int) -> None:
+            super().__init__()
+            self.levels = levels
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            x = inputs.flatten(1)
+            x = (x * self.levels).round() / self.levels if self.levels else x
+            return nn.functional.normalize(x - 0.5, dim=1)
+
+    words = []
+    for levels in (0, 8):
+        model = Flat(levels)
+        gallery = Gallery(model(batch.inputs), batch.labels)
+        found = by_name(retrieval_subject(model, batch, gallery, chance=100 * 9 / 39))
+        words.append((found["zero_gradients"].verdict, overall(list(found.values()))))
+    assert words[0][0] == "pass" and words[0][1] != "masked"
+    assert words[1] == ("fail", "masked")
+
+
+def test_the_same_seed_gives_the_same_verdicts() -> None:
+    few = replace(subject(Prototypes()), batch=images(12))
+    assert by_name(few) == by_name(few)
+
+
+def test_images_are_attacked_some_at_a_time() -> None:
+    one = replace(subject(Prototypes()), together=16)
+    assert [len(batch) for batch in one.batches()] == [16, 16, 8]
+    this = Examination(one, ENGINE, EFFORT, torch.Generator().manual_seed(0))
+    recorder = this.recorded(this.usual(steps=2))
+    assert recorder.values.shape == recorder.is_right.shape == (3, 40)
+    assert this.survived(one.loss, this.usual()).shape == (40,)
+
+
+def test_the_usual_attack_changes_in_what_is_asked_alone() -> None:
+    this = Examination(subject(Prototypes()), ENGINE, EFFORT, None)
+    assert this.usual() == replace(ENGINE, keep="best")
+    # The step grows with the radius: 0.025 * 2 * 0.4 / 0.1.
+    assert this.usual(steps=7, size=2.0, radius=0.4) == PGD(Ball(0.4), 7, 0.025 * 2 * (0.4 / 0.1), keep="best")
+
+
+def test_most_answers_decide_where_a_model_is_randomised() -> None:
+    class Coin(nn.Module):
+        """Wrong at the first of every three calls."""
+
+        calls = 0
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            self.calls += 1
+            return nn.functional.one_hot(images().labels + int(self.calls % 3 == 1), 5).float()
+
+    this = Examination(subject(Coin()), ENGINE, EFFORT, None, votes=3)
+    assert this.clean().all()
+    assert not Examination(subject(Coin()), ENGINE, EFFORT, None, votes=1).clean().any()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"restarts": 0}, "1 or more"),
+        ({"counts": (5, 1)}, "rise"),
+        ({"counts": ()}, "rise"),
+        ({"sizes": (0.5,)}, "1 .the engine's. among them"),
+    ],
+)
+def test_effort_that_cannot_be_spent_is_refused(settings: dict[str, object], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        Masking(**settings)  # type: ignore[arg-type]  # parametrised
+
+
+def test_a_ball_without_room_is_refused() -> None:
+    with pytest.raises(InputError, match="radius"):
+        next(examine(subject(Prototypes()), PGD(Ball(0.0), 1, 0.1), EFFORT))

@@ -1,0 +1,65 @@
+"""Names and numbers of classifiers' rows: no two recipes of the rebuttal's tables share a row."""
+
+from robustmetric import recipe
+from robustmetric.jobs.classifier_ledger import auto_rank, batch_name, classification, model_name
+from robustmetric.jobs.ledger import cost
+from robustmetric.records import Record
+from robustmetric.report.ledger import label, steps
+
+
+def test_every_recipe_of_a_classifier_has_a_row_of_its_own() -> None:
+    names = [name for name in recipe.listing() if name.startswith(("cifar10/fs_", "cifar10/transform_"))]
+    assert len(names) > 30
+    rows = {}
+    for name in names:
+        spec = recipe.load(recipe.locate(name))
+        kind = (model_name(spec, "other"), label(spec["defence"], "cifar10"), steps(spec["defence"]), *batch_name(spec))
+        rows.setdefault(kind, []).append(name)
+    assert [shared for shared in rows.values() if len(shared) > 1] == []
+
+
+def test_labels_by_hand() -> None:
+    loss = {"name": "cross_entropy", "smoothing": 0.5}
+    assert label({"name": "madry", "loss": {"name": "cross_entropy"}}) == "madry"
+    assert label({"name": "scattering", "loss": loss}) == "scattering_smoothing0_5"
+    matched = {"name": "scattering", "loss": loss, "matching": {"name": "uniform_matching"}, "detached": True}
+    assert label(matched) == "scattering_uniform_detached_smoothing0_5"
+    inner = {"trunk": {"name": "wide_resnet", "depth": 16, "width": 8}}
+    assert model_name({"model": inner}, "x") == "wide_resnet16_8"
+    assert model_name({"model": {"model": inner, "transforms": [{"name": "jpeg"}]}}, "x") == "jpeg_wide_resnet16_8"
+    assert model_name({"model": {"trunk": {"name": "convnet"}}}, "convnet") == "convnet"
+    assert batch_name({"sampler": {"batch": 40}}) == ["batch40"] and batch_name({"sampler": {"batch": 60}}) == []
+
+
+def test_cost_in_forward_passes_is_that_of_the_specification() -> None:
+    # FS: a clean forward, one step of two, an update of three. Random targets: seven steps of two, and the update.
+    assert cost({"name": "scattering", "attack": {"steps": 1}}) == 6
+    assert cost({"name": "random_target", "attack": {"steps": 7}}) == 17
+
+
+def attacked(
+    name: str, suite: str, value: float, kind: str = "attack", radius: float = 8 / 255, score: str = "accuracy"
+) -> Record:
+    settings = {"suite": suite, "norm": "linf", "radius": radius}
+    return Record(kind, name, {score: value}, settings, {score: (value - 1, value + 1)})
+
+
+def test_the_fuller_suite_counts_and_local_search_stands_aside() -> None:
+    found = [
+        attacked("worst case", "classification", 30.0, "worst_case"),
+        attacked("PGD-20", "classification", 60.0),
+        attacked("worst case", "autoattack", 36.0, "worst_case"),
+        attacked("Local search, unbounded", "local_search", 5.0),
+        attacked("PGD-20", "classification", 1.0, radius=0.5),
+    ]
+    assert classification(found, 8 / 255) == {
+        "norm": "linf", "radius": 0.031373, "accuracy": {"worst case": 30.0, "PGD-20": 60.0},
+        "local_search": {"Local search, unbounded": 5.0}, "worst_case_interval": [29.0, 31.0],
+    }  # fmt: skip
+    assert classification([], None) == {} and auto_rank(found, None) == {}
+
+
+def test_auto_rank_is_in_a_row_of_retrieval() -> None:
+    found = [attacked("AutoRank", "auto_rank", 12.5, "worst_case", score="R@1")]
+    assert auto_rank(found, None) == {"norm": "linf", "radius": 0.031373, "R@1": 12.5, "R@1_interval": [11.5, 13.5]}
+    assert classification(found, None) == {}

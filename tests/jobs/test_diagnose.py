@@ -1,0 +1,103 @@
+"""The masking suite as a job: on classifiers, encoders and ensembles, resumed, refused, and in the ledger's row."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from commands import Command
+from robustmetric import records
+from robustmetric.attacks.suite import Suite, Trial
+from robustmetric.data.base import Dataset
+from robustmetric.data.digits import Digits
+from robustmetric.data.transforms import Identity
+from robustmetric.diagnose.masking import Masking
+from robustmetric.errors import InputError
+from robustmetric.jobs.arena import Arena
+from robustmetric.jobs.assemble import load_suite
+from robustmetric.jobs.diagnose import is_masking, run_masking, subject_of
+from robustmetric.jobs.workers import Workers
+from robustmetric.models.classifier import Classifier
+from robustmetric.models.convnet import ConvNet
+from robustmetric.models.encoder import Encoder
+from robustmetric.models.ensemble import Ensemble
+from robustmetric.perturb.ball import Ball
+from robustmetric.perturb.gradient_free import Square
+from robustmetric.perturb.pgd import PGD
+
+LITTLE = Masking(images=12, restarts=1, starts=1, start_steps=2, counts=(1, 2), sizes=(1.0,), apgd_steps=2, queries=5)
+SUITE = """
+engine: {name: pgd, ball: {name: ball, radius: 0.15}, steps: 2, step_size: 0.08}
+attacks:
+  masking:
+    attack: {name: masking, images: 12, restarts: 1, starts: 1, start_steps: 2, counts: [1, 2], sizes: [1.0],
+             apgd_steps: 2, queries: 5}
+"""
+
+
+def encoder() -> Encoder:
+    return Encoder(ConvNet(side=8, kernel=3, widths=(4,), hidden=16, dim=8))
+
+
+def arena(model: torch.nn.Module, data: Dataset, **settings: bool) -> Arena:
+    return Arena.prepare(model, data, Identity(), Workers(torch.device("cpu")), limit=40, batch_size=8, **settings)
+
+
+def suite(masking: Masking = LITTLE) -> Suite:
+    return Suite("masking", [Trial("masking", masking, PGD(Ball(0.15), 2, 0.08))])
+
+
+def test_the_suite_we_ship_is_pgd_20_at_the_published_radius() -> None:
+    shipped = load_suite("masking")
+    (trial,) = shipped.trials
+    assert is_masking(shipped) and trial.attack == Masking()
+    assert trial.engine == PGD(Ball(8 / 255), 20, 2 / 255)
+
+
+def test_a_classifier_is_diagnosed_by_command_and_not_again(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "little.yaml").write_text(SUITE)
+    assert command("train", "digits/classifier", "epochs=1", "-o", "run").code == 0
+    first = command("evaluate", "run", "little.yaml")
+    assert first.code == 0, first.err
+    found = [record for record in records.read(tmp_path / "run" / "results.jsonl") if record.kind == "masking"]
+    names = [record.name for record in found]
+    assert names[-1] == "verdict" and len(names) == 12 and "hard_label" in names
+    assert found[-1].context["checks"].keys() == set(names[:-1])
+    assert sum(found[-1].scores.values()) == 11
+    assert all(record.count == 12 and record.settings["radius"] == 0.15 for record in found)
+    assert all("curve" in record.context for record in found if record.name not in ("randomness", "verdict"))
+    again = command("evaluate", "run", "little.yaml")
+    assert "nothing to do" in again.err
+    assert command("report", "run", "-o", "page").code == 0
+    assert "Is it real?" in (tmp_path / "page" / "index.html").read_text()
+
+
+def test_an_ensemble_is_examined_by_its_mean_or_by_its_vote() -> None:
+    place = arena(Ensemble([encoder(), encoder(), encoder()]), Digits().load())
+    trial = suite().trials[0]
+    assert subject_of(place, LITTLE, trial).score == "R@1"
+    voted = subject_of(place, Masking(images=12, by_vote=True), trial)
+    assert voted.score == "V1:R" and len(voted.batch) == 12 and voted.together == 8
+    # 896 queries of five classes, each with about 178 others of its class: chance is near a fifth.
+    assert voted.chance == pytest.approx(20, abs=1)
+
+
+def test_queries_are_spread_over_all_and_keep_their_places() -> None:
+    place = arena(encoder(), Digits().load())
+    one = subject_of(place, LITTLE, suite().trials[0])
+    assert one.batch.index[0] == place.places[0] and one.batch.index[-1] == place.places[-1]
+
+
+def test_what_cannot_be_diagnosed_is_refused() -> None:
+    place = arena(encoder(), Digits().load())
+    wrong = Suite("masking", [Trial("masking", LITTLE, Square(Ball(0.1)))])
+    with pytest.raises(InputError, match="engine pgd"):
+        list(run_masking(place, wrong, 0, {}))
+    several = Arena(**{**vars(place), "workers": Workers(torch.device("cpu"), ranks=2)})
+    with pytest.raises(InputError, match="devices 1"):
+        list(run_masking(several, suite(), 0, {}))
+    with pytest.raises(InputError, match="without --fast"):
+        list(run_masking(arena(encoder(), Digits().load(), fast=True), suite(), 0, {}))
+    model = Classifier(ConvNet(side=8, kernel=3, widths=(4,), hidden=16, dim=8), 10)
+    with pytest.raises(InputError, match="by_vote"):
+        subject_of(arena(model, Digits(closed=True).load()), Masking(by_vote=True), suite().trials[0])

@@ -1,0 +1,101 @@
+"""Masking verdicts: the table and plots on the page, the block of a ledger row, and the flag."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sample_runs import CONTEXT, MakeRun, clean, shift
+
+from robustmetric.records import Record
+from robustmetric.report.masking import TITLES, checked, flags
+from robustmetric.report.masking_flag import MARK, faults, masking_block, note
+from robustmetric.report.page import write_page
+from robustmetric.report.runs import read_runs
+
+SETTINGS = {"suite": "masking", "radius": 8 / 255, "weights": "abcd", "trial": "masking"}
+BARS = {"across": "", "up": "percent", "lines": {"white-box": [[0.0], [50.0]], "Square": [[1.0], [30.0]]}}
+LINES = {"across": "steps", "up": "right", "lines": {"attack": [[1.0, 10.0], [90.0, 20.0]]}, "is_logarithmic": True}
+
+
+def check(name: str, word: str, curve: dict[str, Any] | None = None, **settings: Any) -> Record:
+    notes = {"verdict": word, "said": f"{name} is {word}"} | ({} if curve is None else {"curve": curve})
+    return Record("masking", name, {"beaten": 20.0}, {**SETTINGS, **settings}, {}, 200, 1.0, 0, {**CONTEXT, **notes})
+
+
+def last(word: str, checks: dict[str, str], **settings: Any) -> Record:
+    notes = {"verdict": word, "checks": checks}
+    return Record("masking", "verdict", {"fail": 1.0}, {**SETTINGS, **settings}, {}, 200, 2.0, 0, {**CONTEXT, **notes})
+
+
+MASKED = (
+    check("gradient_free", "fail", BARS),
+    check("steps", "pass", LINES),
+    check("randomness", "pass"),
+    last("masked", {"gradient_free": "fail", "steps": "pass", "randomness": "pass"}),
+)
+
+
+def test_a_run_has_its_checks_with_words_and_plots(make_run: MakeRun) -> None:
+    (found,) = checked(read_runs([make_run("fs", clean(90.0), *MASKED)]))
+    assert (found.run, found.verdict, found.radius, found.images) == ("fs", "masked", "8/255", 200)
+    assert [one.title for one in found.checks] == [TITLES[name] for name in ("gradient_free", "steps", "randomness")]
+    first, second, third = found.checks
+    assert first.sign == MARK and first.said == "gradient_free is fail"
+    assert first.plot is not None and "Square" in first.plot
+    assert second.plot is not None and "steps" in second.plot and third.plot is None
+
+
+def test_checks_of_other_settings_are_not_mixed(make_run: MakeRun) -> None:
+    other = (check("steps", "fail", radius=4 / 255), last("masked", {"steps": "fail"}, radius=4 / 255))
+    found = checked(read_runs([make_run("fs", *MASKED, *other)]))
+    assert [(one.radius, len(one.checks)) for one in found] == [("8/255", 3), ("4/255", 1)]
+
+
+def test_the_page_flags_a_masked_run_beside_its_numbers_and_no_other(make_run: MakeRun, tmp_path: Path) -> None:
+    honest = (check("steps", "pass", LINES), last("honest", {"steps": "pass"}))
+    paths = [
+        make_run("fs", clean(90.0), shift(60.0, 0.1), *MASKED),
+        make_run("at", clean(85.0), shift(45.0, 0.1), *honest),
+    ]
+    assert flags(read_runs(paths)) == {"fs": "masked: fails gradient_free"}
+    text = write_page(paths, tmp_path / "report").read_text()
+    assert text.count(f"{MARK} masked: fails gradient_free") == 1
+    assert "Is it real? fs at radius 8/255: masked" in text and "Is it real? at at radius 8/255: honest" in text
+    assert "gradient_free is fail" in text
+
+
+def test_a_page_without_diagnostics_says_nothing_of_them(make_run: MakeRun, tmp_path: Path) -> None:
+    text = write_page([make_run("plain", clean(90.0))], tmp_path / "report").read_text()
+    assert "Is it real?" not in text and MARK not in text
+
+
+def test_a_row_has_the_newest_verdict_on_its_weights() -> None:
+    older = last("honest", {"steps": "pass"})
+    assert masking_block([older, MASKED[-1]], "abcd" + "0" * 60) == {
+        "verdict": "masked",
+        "checks": {"gradient_free": "fail", "steps": "pass", "randomness": "pass"},
+    }
+    assert masking_block([MASKED[-1]], "ffff" + "0" * 60) is None
+    assert masking_block([clean(90.0)]) is None
+
+
+@pytest.mark.parametrize(
+    ("block", "words"),
+    [
+        ({"verdict": "masked"}, "verdict, checks"),
+        ({"verdict": "robust", "checks": {}}, "robust"),
+        ({"verdict": "honest", "checks": {"steps": "good"}}, "good"),
+        ({"verdict": "honest", "checks": {"steps": "fail"}}, "only there"),
+        ({"verdict": "masked", "checks": {"steps": "pass"}}, "only there"),
+    ],
+)
+def test_a_block_that_is_none_says_why(block: Any, words: str) -> None:
+    (fault,) = faults(block)
+    assert words in fault
+
+
+def test_a_masked_row_is_flagged_in_tables_by_what_it_failed() -> None:
+    block = masking_block([MASKED[-1]])
+    assert faults(block) == []
+    assert note({"masking": block}) == f" {MARK} masked (gradient_free)"
+    assert note({"masking": {"verdict": "unclear", "checks": {}}}) == "" and note({}) == ""
