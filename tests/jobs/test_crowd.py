@@ -74,7 +74,7 @@ def test_embeddings_are_kept_in_the_run_and_a_surrogate_is_climbed_on(
     again = command("evaluate", trained, suite, "--out", out, "--surrogate", trained)
     assert again.code == 0, again.err
     found = {r.name: r for r in records.latest(records.read(out / "results.jsonl")) if r.kind == "clustering"}
-    white, black = (found[f"{name}, both sides, alone"] for name in ("A1", "found elsewhere"))
+    white, black = (found[f"{name}, both sides, alone"] for name in ("A1", f"found elsewhere from {trained.name}"))
     # The surrogate is the model itself, and the seed the same.
     assert black.scores == white.scores
     assert black.settings["surrogate_weights"] == black.settings["weights"]
