@@ -39,7 +39,7 @@ from robustmetric.defences.madry import Madry
 from robustmetric.defences.naive_ensemble import NaiveEnsemble
 from robustmetric.defences.plain import Plain
 from robustmetric.defences.structure import Structure
-from robustmetric.diagnose.masking import Examination, Masking
+from robustmetric.diagnose.masking import Examination, Masking, attached
 from robustmetric.diagnose.subject import Subject, classifier_subject, retrieval_subject
 from robustmetric.losses.cross_entropy import CrossEntropy
 from robustmetric.losses.mining import SemiHard, SoftHard
@@ -221,6 +221,7 @@ def truth(exhibit: Exhibit, zoo: Zoo, subject: Subject, effort: Masking, seed: i
     """PGD-20 on the model, and per image the worst of what an adaptive attacker has: on both losses PGD-50 in smaller
     steps, APGD on the model and on whatever is open of it, and a search by values."""
     split = zoo.digits.queries if exhibit.is_classifier else zoo.unseen.queries
+    subject = attached(subject)
     this = Examination(subject, usual_attack(), effort, torch.Generator().manual_seed(seed), votes=effort.votes)
     usual = this.survived(subject.loss, this.usual())
     ball, losses = Ball(RADIUS), (subject.loss, subject.margin)

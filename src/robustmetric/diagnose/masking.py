@@ -156,8 +156,7 @@ def examine(
     if engine.ball.radius <= 0:
         raise InputError("a ball of radius 0 holds nothing to find; expected a radius > 0, such as 8/255")
     effort = effort or Masking()
-    if not _has_gradient(subject):
-        subject = replace(subject, model=Attached(subject.model), features=None, view="exact")
+    subject = attached(subject)
     apart = _apart(subject)
     is_random = apart > STRANGE
     this = Examination(subject, engine, effort, generator)
@@ -200,9 +199,11 @@ class FixedDraw(nn.Module):
             return self.model(inputs)
 
 
-def _has_gradient(subject: Subject) -> bool:
+def attached(subject: Subject) -> Subject:
+    """The subject as it is, or, where its answers have no gradient at all, with one that is zero."""
     with frozen(subject.model, subject.view) as embed, torch.enable_grad():
-        return embed(subject.batch.inputs[:1].detach().requires_grad_()).requires_grad
+        has_gradient = embed(subject.batch.inputs[:1].detach().requires_grad_()).requires_grad
+    return subject if has_gradient else replace(subject, model=Attached(subject.model), features=None, view="exact")
 
 
 def _apart(subject: Subject) -> float:
