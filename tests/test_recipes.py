@@ -11,7 +11,7 @@ from robustmetric.attacks.base import Attack
 from robustmetric.catalogue import NAMES
 from robustmetric.data.protocols import Sampler, Source, Transform
 from robustmetric.defences.base import Defence
-from robustmetric.jobs.assemble import load_model, load_suite, resolve
+from robustmetric.jobs.assemble import asking_for_surrogate, load_model, load_suite, resolve
 from robustmetric.jobs.certify import load
 from robustmetric.jobs.certify import resolve as resolve_certified
 from robustmetric.models.checkpoint import find_weights
@@ -89,7 +89,7 @@ def test_a_header_says_what_it_is_and_how_to_run_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", SUITES)
 def test_every_suite_loads(name: str) -> None:
-    suite = load_suite(name)
+    suite = load_suite(name, surrogate="runs/other" if asking_for_surrogate(name) else None)
     assert suite.name == name and suite.trials
     for trial in suite.trials:
         assert isinstance(trial.attack, Attack)
