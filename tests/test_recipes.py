@@ -8,6 +8,7 @@ import pytest
 import certified_rows
 from robustmetric import recipe
 from robustmetric.attacks.base import Attack
+from robustmetric.attacks.margin import WON, Misclassify
 from robustmetric.catalogue import NAMES
 from robustmetric.data.protocols import Sampler, Source, Transform
 from robustmetric.defences.base import Defence
@@ -16,6 +17,7 @@ from robustmetric.jobs.certify import load
 from robustmetric.jobs.certify import resolve as resolve_certified
 from robustmetric.models.checkpoint import find_weights
 from robustmetric.optimise import Optimiser
+from robustmetric.perturb.local_search import LocalSearch
 
 ALL = recipe.listing()
 CERTIFIED = [name for name in ALL if "learner" in recipe.load(recipe.locate(name))]
@@ -94,6 +96,13 @@ def test_every_suite_loads(name: str) -> None:
     for trial in suite.trials:
         assert isinstance(trial.attack, Attack)
         assert 0 < trial.engine.ball.radius <= 1
+
+
+@pytest.mark.parametrize("name", ["classification", "local_search"])
+def test_local_search_ranks_its_probes_by_the_probability_of_the_label(name: str) -> None:
+    trials = [trial for trial in load_suite(name).trials if isinstance(trial.engine, LocalSearch)]
+    assert trials and all(trial.attack == Misclassify("cross_entropy") for trial in trials)
+    assert all(isinstance(t.engine, LocalSearch) and t.engine.goal == WON for t in trials), "and ends where it is wrong"
 
 
 def test_weights_that_are_nowhere_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

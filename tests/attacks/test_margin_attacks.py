@@ -78,6 +78,30 @@ def test_a_row_is_wrong_where_another_class_is_first() -> None:
     assert accuracy(LOGITS, LABELS).tolist() == [100.0, 0.0]
 
 
+@pytest.mark.parametrize("attack", [Misclassify("margin"), MisclassifyTowards("margin")], ids=["away", "towards"])
+@pytest.mark.parametrize("label", [0, 1])
+def test_a_margin_reaches_0_exactly_where_the_answer_is_wrong(
+    attack: Misclassify | MisclassifyTowards, label: int
+) -> None:
+    # Of a tie the first class is the answer: right with label 0, wrong with label 1.
+    z = torch.tensor([[3.0, 3.0, 1.0], [3.0, 2.0, 1.0], [2.0, 3.0, 1.0]])
+    labels = torch.full((3,), label)
+    height = attack.value(z, {"label": labels, "class": 1 - labels}, empty(3))
+    assert (height >= 0).tolist() == is_wrong(z, labels).tolist() == (accuracy(z, labels) == 0).tolist()
+    plain = margin(z, labels)
+    torch.testing.assert_close(height, plain, atol=2e-6, rtol=0)
+    leaf = z.clone().requires_grad_()
+    attack.value(leaf, {"label": labels, "class": 1 - labels}, empty(3)).sum().backward()
+    assert leaf.grad is not None and leaf.grad[1].tolist() == [2 * label - 1, 1 - 2 * label, 0]
+
+
+@pytest.mark.parametrize("label", [0, 1, 2])
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_an_answer_that_holds_nan_or_infinity_is_wrong_whatever_the_label(label: int, number: float) -> None:
+    z = torch.tensor([[number, number, number], [1.0, number, 0.0], [number, 1.0, 0.0]])
+    assert is_wrong(z, torch.full((3,), label)).all() and not accuracy(z, torch.full((3,), label)).any()
+
+
 def test_a_won_row_reaches_the_goal_whatever_its_loss_and_keeps_its_slope() -> None:
     loss = torch.tensor([0.5, 0.5, -3.0], requires_grad=True)
     value = lifted(loss, torch.tensor([False, True, True]))

@@ -1,5 +1,6 @@
 """Trials at another radius, and the suites they make."""
 
+import json
 import math
 
 import pytest
@@ -14,6 +15,7 @@ from robustmetric.errors import InputError
 from robustmetric.models.convnet import ConvNet
 from robustmetric.models.encoder import Encoder
 from robustmetric.perturb.ball import Ball
+from robustmetric.perturb.expectation import Expectation
 from robustmetric.perturb.gradient_free import Square
 from robustmetric.perturb.pgd import PGD
 
@@ -105,6 +107,19 @@ def test_an_engine_without_steps_is_a_trial_too() -> None:
     settings = square.settings()
     assert (settings["engine"], settings["questions_per_image"], settings["radius"]) == ("Square", 7, 0.1)
     assert "queries" not in settings, "which are the images attacked"
+
+
+def test_of_an_engine_that_runs_another_both_names_are_kept() -> None:
+    inner = PGD(Ball(0.1), steps=3, step_size=0.02)
+    one, two = (
+        Trial("ES", EmbeddingShift(), Expectation(Ball(0.2), engine, draws=4)).settings()
+        for engine in (inner, Square(Ball(0.1), queries=7))
+    )
+    assert one["engine"] == two["engine"] == "Expectation" and one["draws"] == 4 and one["radius"] == 0.2
+    # In the larger ball the step is twice as long.
+    assert one["runs"]["engine"] == "PGD" and one["runs"]["step_size"] == pytest.approx(0.04)
+    assert two["runs"]["engine"] == "Square" and two["runs"]["questions_per_image"] == 7
+    assert one == json.loads(json.dumps(one))
 
 
 def test_settings_are_plain_values_that_tell_trials_apart() -> None:

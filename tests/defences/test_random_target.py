@@ -60,6 +60,14 @@ def test_the_target_becomes_more_likely_and_the_loss_is_that_of_the_true_label()
     assert (attack.moved[0] - batch.inputs).abs().max() <= 0.2 + 1e-6
 
 
+def test_a_model_that_says_its_classes_is_not_asked_for_them() -> None:
+    model, asked = classifier(), []
+    model.register_forward_hook(lambda module, inputs, output: asked.append(len(output)))
+    batch = paired_batch()
+    RandomTarget(CrossEntropy(), pgd(0.2))(model, batch, seeded())
+    assert set(asked) == {len(batch)}
+
+
 def test_losses_that_are_none_of_a_classifier_are_refused() -> None:
     with pytest.raises(InputError, match="loss: Triplet is not of the kind CrossEntropy"):
         RandomTarget.__init__.__wrapped__(RandomTarget.__new__(RandomTarget), Triplet(), pgd(0.1))

@@ -1,9 +1,12 @@
 """The binarisation test: readouts that have a planted example by construction, and who finds it."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from robustmetric.diagnose.binarisation import CrossReadout, Planted, find_planted, plant
+from robustmetric.diagnose.binarisation import CrossReadout, Planted, _discriminant, find_planted, plant
 from robustmetric.perturb.ball import Ball
 from robustmetric.perturb.pgd import PGD
 from robustmetric.types import Batch, Gallery
@@ -43,6 +46,42 @@ def test_a_readout_tells_the_corner_from_the_clean_input_and_from_every_inner_po
     assert (best > planted.threshold).all()
     smaller = Ball(0.9 * 0.1).random_point(batch.inputs, seeded(5)).flatten(1)
     assert ((smaller * planted.weight).sum(dim=1) < planted.threshold).float().mean() > 0.9
+
+
+def test_a_readout_is_the_ridge_discriminant_of_the_inner_points() -> None:
+    for features in (3, 100):
+        inner = torch.randn(4, 64, features, generator=seeded(), dtype=torch.float64)
+        apart = torch.randn(4, features, generator=seeded(1), dtype=torch.float64)
+        centred = inner - inner.mean(dim=1, keepdim=True)
+        for image in range(4):
+            covariance = centred[image].T @ centred[image] / 64
+            ridge = 0.1 * covariance.diagonal().mean()
+            expected = torch.linalg.solve(covariance + ridge * torch.eye(features), apart[image])
+            found = _discriminant(centred, apart)[image]
+            torch.testing.assert_close(found, expected / expected.norm())
+
+
+def test_planting_needs_no_square_of_the_features() -> None:
+    class Wide(nn.Module):
+        def forward(self, inputs: Tensor) -> Tensor:
+            return inputs.flatten(1).repeat(1, 32).sin()
+
+    with Sizes() as seen:
+        plant(Wide(), images(2).inputs, BALL, seeded())
+    # 64 points of 2 images with 512 features each; a covariance would be 2 x 512 x 512.
+    assert seen.largest <= 2 * 64 * 512
+
+
+class Sizes(TorchDispatchMode):
+    """The largest tensor that any operation made."""
+
+    largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, Tensor):
+            self.largest = max(self.largest, made.numel())
+        return made
 
 
 def test_the_value_of_a_readout_by_hand() -> None:

@@ -122,6 +122,19 @@ def test_zero_gradients_by_hand() -> None:
     assert checks.zero_gradients(gradients[2:]).verdict == "pass"
 
 
+def test_a_gradient_that_is_not_a_number_is_none_and_enters_no_record() -> None:
+    gradients = torch.full((20, 1, 2, 2), 0.5)
+    gradients[:3, 0, 0, 0] = torch.nan
+    gradients[3, 0, 0, 0] = -torch.inf
+    verdict = checks.zero_gradients(gradients)
+    assert verdict.numbers["images with NaN"] == pytest.approx(15)
+    assert verdict.numbers["images without gradient"] == pytest.approx(15) and verdict.verdict == "fail"
+    assert "15.0 a gradient that holds NaN" in verdict.said
+    assert verdict.curve is not None
+    _, ranked = verdict.curve.lines["images"]
+    assert ranked == [0.0] * 3 + [0.5] * 16 + [checks.INFINITE]
+
+
 def test_losses_are_compared_per_image() -> None:
     # The usual one leaves 0-59; the margin leaves 10-69: both leave 50.
     verdict = checks.loss_against_margin("usual", {"usual": survived(60), "margin": survived(60, first=10)})

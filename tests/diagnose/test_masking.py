@@ -191,3 +191,8 @@ def test_effort_that_cannot_be_spent_is_refused(settings: dict[str, object], wor
 def test_a_ball_without_room_is_refused() -> None:
     with pytest.raises(InputError, match="radius"):
         next(examine(subject(Prototypes()), PGD(Ball(0.0), 1, 0.1), EFFORT))
+
+
+def test_a_ball_that_half_the_checks_do_not_know_is_refused_before_the_first() -> None:
+    with pytest.raises(InputError, match="not l2; expected norm: linf"):
+        next(examine(subject(Prototypes()), PGD(Ball(0.5, "l2"), 1, 0.1), EFFORT))

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from robustmetric.attacks.base import run
 from robustmetric.attacks.margin import WON, Misclassify
+from robustmetric.diagnose.masking import Examination, Masking
 from robustmetric.diagnose.subject import (
     Decision,
     Penultimate,
@@ -13,10 +14,10 @@ from robustmetric.diagnose.subject import (
     Subject,
     classifier_subject,
     retrieval_subject,
-    unlifted,
 )
 from robustmetric.errors import InputError
 from robustmetric.perturb.ball import Ball
+from robustmetric.perturb.gradient_free import Square
 from robustmetric.perturb.pgd import PGD
 from robustmetric.types import Batch, Gallery
 
@@ -89,8 +90,53 @@ def test_a_recorder_remembers_every_step_of_every_image(together: int) -> None:
     assert recorder.is_right.tolist() == [[True, True, False]] + [[True, False, False]] * 3
 
 
-def test_what_won_rows_are_lifted_by_is_taken_off() -> None:
-    assert unlifted(torch.tensor([3.0, WON + 2.0])).tolist() == [3.0, 2.0]
+def test_margins_are_remembered_as_they_are_however_large() -> None:
+    # Logits in the tens of thousands: margins of 6000 are no lifted ones.
+    inputs = torch.tensor([[0.2, 0.8], [0.9, 0.1]])
+    batch = Batch(inputs, torch.tensor([0, 0]), torch.full((2,), -1))
+    one = classifier_subject(Scaled(), batch, 2)
+    recorder = Recorder(one.loss, one.watched, one.right)
+    targets = recorder.choose(one.model(inputs), batch, one.gallery, None)
+    recorder.value(one.model(inputs), targets, one.gallery)
+    # 10^4 (b - a).
+    torch.testing.assert_close(recorder.values, torch.tensor([[6000.0, -8000.0]]))
+
+
+class Scaled(nn.Module):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return 1e4 * inputs
+
+
+def test_a_vote_is_lost_at_a_negative_margin_and_won_at_a_positive_one() -> None:
+    # Items e_0 of class 0 and e_1 of class 1 in each of three members; a member at angle t has margin sin t - cos t.
+    gallery = Gallery(torch.tensor([[1.0, 0.0] * 3, [0.0, 1.0] * 3]), torch.tensor([0, 1]))
+    batch = Batch(torch.zeros(2, 1), torch.tensor([0, 0]), torch.tensor([-1, -1]))
+    one = retrieval_subject(nn.Identity(), batch, gallery, chance=50.0, members=3)
+    angles = torch.deg2rad(torch.tensor([[0.0, 50.0, 50.0], [44.9, 44.9, 50.0]]))
+    z = torch.stack([angles.cos(), angles.sin()], dim=2).flatten(1)
+    targets = one.margin.choose(z, batch, gallery, None)
+    # Two of three are fooled: -1 + 2 * 0.02 < 0. One of three is: 0.02 - 2 * 0.0025 > 0.
+    assert one.right(z, batch, gallery).tolist() == [False, True]
+    watched = one.watched.value(z, targets, gallery)
+    assert watched[0] < 0 < watched[1]
+    for attack in (one.loss, one.margin, *one.others.values()):
+        value = attack.value(z, attack.choose(z, batch, gallery, None), gallery)
+        assert value[0] >= WON > value[1]
+
+
+def test_a_search_goes_on_until_the_vote_is_lost() -> None:
+    # Two members are a hair from the boundary and the third is fooled: the sum of margins is above 0, the vote right.
+    class Turned(nn.Module):
+        def forward(self, inputs: Tensor) -> Tensor:
+            angles = torch.deg2rad(torch.tensor([44.9, 44.9, 50.0]) + 10 * (inputs.flatten(1) - 0.5))
+            return torch.stack([angles.cos(), angles.sin()], dim=2).flatten(1)
+
+    gallery = Gallery(torch.tensor([[1.0, 0.0] * 3, [0.0, 1.0] * 3]), torch.tensor([0, 1]))
+    batch = Batch(torch.full((4, 1, 1, 3), 0.5), torch.zeros(4).long(), torch.full((4,), -1))
+    one = retrieval_subject(Turned(), batch, gallery, chance=50.0, members=3)
+    this = Examination(one, PGD(Ball(0.1), 1, 0.1), Masking(), torch.Generator().manual_seed(0))
+    assert this.clean().all()
+    assert not this.survived(one.margin, Square(Ball(0.1), 50, goal=this.goal)).any()
 
 
 def test_features_are_a_model_of_their_own_whose_parts_can_be_frozen() -> None:

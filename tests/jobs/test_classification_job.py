@@ -72,6 +72,9 @@ def test_evaluate_resume_and_what_a_resume_needs(run: Path, short: Path, command
     accuracies = {name: record.scores["accuracy"] for name, record in found.items()}
     assert all(record.count == 16 and record.intervals["accuracy"] for record in found.values())
     assert min(accuracies.values()) == accuracies["worst case"] <= accuracies["AutoAttack"] == accuracies["Square"]
+    # Rows that are lost are 0 from then on, so the order above holds by itself; that something was lost does not.
+    lost = found["AutoAttack"].context["lost_first_to"]
+    assert lost["APGD-CE"] > 0 and sum(lost.values()) == (accuracies["clean"] - accuracies["AutoAttack"]) * 16 / 100
     assert accuracies["AutoAttack"] < accuracies["clean"] and found["PGD"].settings["rounded"] is False
     assert found["PGD"].scores["lowest run"] >= accuracies["PGD"] and len(found["PGD"].context["runs"]) == 2
 
@@ -106,6 +109,7 @@ def test_auto_rank_runs_on_a_retrieval_run(trained: Path, tmp_path: Path, comman
     run = shutil.copytree(trained, tmp_path / "plain")
     assert command("evaluate", run, "auto_rank", "--queries", 4, "--radius", 0.9).code == 0
     found = measured(Path(run))
+    assert sum(found["AutoRank"].context["lost_first_to"].values()) > 0
     assert found["AutoRank"].scores["R@1"] == found["RayS"].scores["R@1"] <= found["APGD-ES"].scores["R@1"]
     assert found["AutoRank"].scores["R@1"] < found["clean"].scores["R@1"]
 
@@ -128,7 +132,8 @@ def test_a_surrogate_of_another_kind_is_refused(run: Path, trained: Path, comman
 
 
 def test_a_suite_of_rankings_is_refused_to_a_classifier(run: Path, command: Command) -> None:
-    assert "the model is a classifier" in command("evaluate", run, "demo", "--queries", 4).error
+    for suite in ("demo", "clustering"):
+        assert "the model is a classifier" in command("evaluate", run, suite, "--queries", 4).error
 
 
 @pytest.mark.parametrize(

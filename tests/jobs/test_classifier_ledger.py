@@ -41,7 +41,7 @@ def attacked(
     name: str, suite: str, value: float, kind: str = "attack", radius: float = 8 / 255, score: str = "accuracy"
 ) -> Record:
     settings = {"suite": suite, "norm": "linf", "radius": radius}
-    return Record(kind, name, {score: value}, settings, {score: (value - 1, value + 1)})
+    return Record(kind, name, {score: value}, settings, {score: (value - 1, value + 1)}, 200)
 
 
 def test_the_fuller_suite_counts_and_local_search_stands_aside() -> None:
@@ -49,17 +49,28 @@ def test_the_fuller_suite_counts_and_local_search_stands_aside() -> None:
         attacked("worst case", "classification", 30.0, "worst_case"),
         attacked("PGD-20", "classification", 60.0),
         attacked("worst case", "autoattack", 36.0, "worst_case"),
-        attacked("Local search, unbounded", "local_search", 5.0),
         attacked("PGD-20", "classification", 1.0, radius=0.5),
     ]
-    assert classification(found, 8 / 255) == {
+    local = [attacked("Local search, unbounded", "local_search", 5.0)]
+    assert classification(found, local, 8 / 255) == {
         "norm": "linf", "radius": 0.031373, "accuracy": {"worst case": 30.0, "PGD-20": 60.0},
-        "local_search": {"Local search, unbounded": 5.0}, "worst_case_interval": [29.0, 31.0],
+        "local_search": {"Local search, unbounded": 5.0}, "local_search_queries": 200,
+        "worst_case_interval": [29.0, 31.0],
     }  # fmt: skip
-    assert classification([], None) == {} and auto_rank(found, None) == {}
+    assert classification([], [], None) == {} and auto_rank(found, None) == {}
 
 
 def test_auto_rank_is_in_a_row_of_retrieval() -> None:
     found = [attacked("AutoRank", "auto_rank", 12.5, "worst_case", score="R@1")]
     assert auto_rank(found, None) == {"norm": "linf", "radius": 0.031373, "R@1": 12.5, "R@1_interval": [11.5, 13.5]}
-    assert classification(found, None) == {}
+    assert classification(found, [], None) == {}
+
+
+def test_the_radius_of_a_block_is_that_of_its_own_records() -> None:
+    shifted = attacked("ES", "ers28", 10.0, radius=77 / 255, score="ES:R")
+    ranked = attacked("AutoRank", "auto_rank", 12.5, "worst_case", score="R@1")
+    named = attacked("PGD-20", "classification", 60.0, radius=0.1)
+    found = [shifted, ranked, named]
+    assert auto_rank(found, None)["radius"] == 0.031373 and classification(found, [], None)["radius"] == 0.1
+    local = [attacked("Local search, clipped", "local_search", 88.0)]
+    assert "local_search" not in classification(found, local, None), "at another radius than the other attacks"

@@ -126,7 +126,54 @@ def test_the_strongest_is_named_for_every_score(found: list[Record]) -> None:
 def test_strongest_keeps_radii_apart(found: list[Record]) -> None:
     other = [replace(r, settings={**r.settings, "radius": 0.3}) for r in found if r.settings["trial"] == "A1"]
     measured = [r for r in found if r.settings["trial"] == "A1"]
-    assert len(strongest([*measured, *other])) == 2 * len(strongest(measured)) == 2 * len(measured)
+    assert len(strongest([*measured, *other], {})) == 2 * len(strongest(measured, {})) == 2 * len(measured)
+
+
+def test_the_strongest_says_all_that_its_attacks_have_in_common(found: list[Record]) -> None:
+    clean, summary = of(found, "clean", CLEAN, "V1, C1"), of(found, "strongest", "both sides", "V1, C1")
+    shared = {key: value for key, value in clean.settings.items() if key not in ("trial", "sides", "reading")}
+    assert {"queries", "gallery", "batch", "precision", "reading_rules"} <= set(shared)
+    assert {key: summary.settings.get(key) for key in shared} == shared
+    assert "steps" not in summary.settings and "attack" not in summary.settings
+
+
+@pytest.mark.parametrize("change", ["queries", "precision", "k-means seeds"])
+def test_another_evaluation_has_a_strongest_of_its_own(
+    change: str, ensemble: Ensemble, digits: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite, reading = replace(SUITE, trials=[A1]), Reading(3, seeds=1)
+    first = list(run_clustering(prepared(ensemble, digits, limit=20), suite, 0, CONTEXT, reading=reading))
+    arena = prepared(ensemble, digits, limit=None if change == "queries" else 20)
+    if change == "precision":
+        settings = arena.settings() | {"precision": "bf16"}
+        monkeypatch.setattr(Arena, "settings", lambda _: settings)
+    if change == "k-means seeds":
+        reading = replace(reading, seeds=2)
+    done = {record.key: record for record in first}
+    second = list(run_clustering(arena, suite, 0, CONTEXT, None, done, reading))
+    summary, single = (of(second, trial, "both sides", "V1, C1") for trial in ("strongest", "A1"))
+    assert summary.count == single.count and summary.scores["R@1"] == single.scores["R@1"]
+    assert summary.settings["precision"] == single.settings["precision"]
+    assert summary.settings["reading_rules"] == single.settings["reading_rules"]
+
+
+def test_the_strongest_is_of_every_attack_that_was_ever_run(ensemble: Ensemble, digits: Dataset) -> None:
+    arena, written = prepared(ensemble, digits), []
+    # As with and without --surrogate: the suite has fewer attacks the second time, and another the third.
+    for trials in ([MARGIN], [A1], [A1, replace(A1, label="again")]):
+        done = {record.key: record for record in written}
+        written += run_clustering(arena, replace(SUITE, trials=trials), 0, CONTEXT, None, done)
+    for sides in SIDES:
+        found = [r for r in written if (r.settings["sides"], r.settings["reading"]) == (sides, "V1, C1")]
+        last = [r for r in found if r.settings["trial"] == "strongest"][-1]
+        single = [r for r in found if r.settings["trial"] != "strongest"]
+        assert last.scores["R@1"] == min(record.scores["R@1"] for record in single)
+        named = [r for r in single if r.settings["trial"] == last.settings["by"]["R@1"]]
+        assert [record.scores["R@1"] for record in named] == [last.scores["R@1"]]
+    assert (
+        of(written, "joint margin", "both sides", "V1, C1").scores["R@1"]
+        < (of(written, "A1", "both sides", "V1, C1").scores["R@1"])
+    )
 
 
 def test_what_is_finished_is_not_run_again(found: list[Record], ensemble: Ensemble, digits: Dataset) -> None:

@@ -1,6 +1,7 @@
 """Rows of the ledger about clustering: from run folders, with nothing made up, beside what is published."""
 
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,16 @@ import pytest
 
 from robustmetric import recipe, records
 from robustmetric.errors import InputError
+from robustmetric.jobs.clustering import strongest
 from robustmetric.jobs.ledger import read_row, write_rows
 from robustmetric.records import Record
 from robustmetric.report.clustering import BOTH, CLEAN, GALLERY, QUERY
-from robustmetric.report.clustering_rows import backbone, kind, published, radius_of
+from robustmetric.report.clustering_rows import backbone, kind, published, radius_of, table
 from robustmetric.report.comparison import comparison
 from robustmetric.report.ledger import faults, read_rows
+from robustmetric.report.masking_flag import MARK
 
+ENGINE = {"norm": "linf", "radius": 8 / 255, "steps": 10}
 READINGS = ("member 1", "member 2", "member 3", "mean", "concatenated", "V1, C1", "V2, C2", "V3, C3")
 
 
@@ -26,7 +30,7 @@ def scores(recall: float, whole: bool = True) -> dict[str, float]:
 
 
 def trial(suite: str, name: str, recall: float, reading: str, shared: dict[str, Any], **changes: Any) -> list[Record]:
-    settings = {**shared, "suite": suite, "reading": reading, "trial": name, "radius": 8 / 255, "steps": 10, **changes}
+    settings = {**shared, "suite": suite, "reading": reading, "trial": name, **ENGINE, **changes}
     return [
         Record(
             "clustering", f"{name}, {side}, {reading}", scores(recall + i, side == BOTH),
@@ -34,13 +38,6 @@ def trial(suite: str, name: str, recall: float, reading: str, shared: dict[str, 
         )
         for i, side in enumerate((BOTH, QUERY, GALLERY))
     ]  # fmt: skip
-
-
-def strongest(suite: str, recall: float, reading: str, shared: dict[str, Any], by: str) -> list[Record]:
-    found = trial(suite, "strongest", recall, reading, shared, by=dict.fromkeys(("R@1", "NMI", "F1"), by))
-    for record in found:
-        record.settings.pop("steps")
-    return found
 
 
 def run(path: Path, name: str = "cars/eat_eat", changes: dict[str, Any] | None = None, alone: bool = False) -> Path:
@@ -53,20 +50,20 @@ def run(path: Path, name: str = "cars/eat_eat", changes: dict[str, Any] | None =
         "collapsed": False,
     }  # fmt: skip
     records.write_json(path / "run.json", facts)
-    shared = {"queries": 8131, "gallery": 8131, "weights": "ab" * 8, "batch": 128, "data": "cars"}
+    shared = {"queries": 8131, "gallery": 8131, "weights": "ab" * 8, "batch": 128, "data": "cars", "precision": "fp32"}
     found = [Record("train", "epoch", {"adversarial": 0.1}, {"epoch": i}, {}, 8054, 50.0) for i in range(2)]
     for place, reading in enumerate(("alone",) if alone else READINGS):
         for suite in ("clustering", "clustering_adaptive", "clustering_sweep"):
             settings = {**shared, "suite": suite, "trial": "clean", "sides": CLEAN, "reading": reading}
             found.append(Record("clustering", f"clean, {reading}", scores(55.0 + place), settings, {}, 8131, 10.0))
         found += trial("clustering", "A1", 23.0 + place, reading, shared)
-        found += strongest("clustering", 23.0 + place, reading, shared, "A1")
         for attack, recall in (("margin", 9.0), ("joint margin", 4.0)):
             found += trial("clustering_adaptive", attack, recall + place, reading, shared, steps=50)
-        found += strongest("clustering_adaptive", 4.0 + place, reading, shared, "joint margin")
         for steps in (1, 10):
             found += trial("clustering_sweep", f"A1 in {steps} steps", 30.0 - steps, reading, shared, steps=steps)
         found += trial("clustering_sweep", "A1", 12.0, reading, shared, radius=16 / 255)
+    for suite in ("clustering", "clustering_adaptive", "clustering_sweep"):
+        found += strongest([r for r in found if r.settings.get("suite") == suite], {**shared, "suite": suite})
     for record in found:
         records.append(path / "results.jsonl", record)
     return path
@@ -104,6 +101,19 @@ def test_what_else_a_row_says(tmp_path: Path) -> None:
     )
 
 
+def test_an_ensemble_that_was_attacked_on_fewer_queries_keeps_its_protocol(tmp_path: Path) -> None:
+    path = run(tmp_path / "cars-eat_eat-seed0")
+    shared = {"suite": "ers224", "queries": 1000, "gallery": 8131, "weights": "ab" * 8, "batch": 112}
+    shifted = {**shared, "mode": "fixed", "radius": 8 / 255}
+    records.append(path / "results.jsonl", Record("clean", "clean", {"R@1": 1.0}, shared, {}, 1000, 1.0))
+    records.append(path / "results.jsonl", Record("attack", "ES", {"ES:R": 9.0}, shifted, {}, 1000, 5.0))
+    row = read_row(path)
+    assert faults(row) == [] and row["id"] == "cars-mobilenet_v2-eat-r8-seed0"
+    assert (row["queries"], row["clean"]["R@1"]) == (8131, 60.0)
+    assert row["attacks"] == {"fixed": {"ES:R": 9.0}} and row["attacked_queries"] == 1000
+    assert "ers224 --queries 1000 --batch 112" in row["command"] and "clustering --" not in row["command"]
+
+
 def test_single_models_and_other_radii_have_rows_of_their_own(tmp_path: Path) -> None:
     names = {
         "cars/eat_at": "at-r8",
@@ -119,12 +129,26 @@ def test_single_models_and_other_radii_have_rows_of_their_own(tmp_path: Path) ->
     assert short["id"] == "cars-mobilenet_v2-at-r8-short-seed3" and short["protocol"] == "short"
     path = run(tmp_path / "faiss", "cars/eat_at", alone=True)
     for record in records.read(path / "results.jsonl"):
-        if record.settings.get("suite") == "clustering_adaptive":
+        if record.kind == "clustering":
             record.settings.update(reading_rules={"backend": "faiss"}, surrogate_weights="cd" * 8)
-            records.append(path / "results.jsonl", record)
+            records.append(tmp_path / "faiss.jsonl", record)
+    (tmp_path / "faiss.jsonl").replace(path / "results.jsonl")
     assert "clustering_adaptive --surrogate RUN --kmeans faiss &&" in read_row(path)["command"]
     with pytest.raises(InputError, match=r"13 epochs at rate 0\.0001 with 8131 queries are no protocol of cars"):
         read_row(run(tmp_path / "odd", "cars/eat_at", {"epochs": 13}, alone=True))
+
+
+def test_another_precision_or_k_means_is_no_part_of_a_row(tmp_path: Path) -> None:
+    path = run(tmp_path / "run", "cars/eat_at", alone=True)
+    expected = read_row(path)
+    for change in ({"precision": "bf16"}, {"reading_rules": {"backend": "faiss"}}):
+        for record in records.latest(records.read(path / "results.jsonl"))[:40]:
+            if record.settings.get("suite") == "clustering":
+                worse = {score: value / 2 for score, value in record.scores.items()}
+                records.append(
+                    path / "results.jsonl", replace(record, scores=worse, settings={**record.settings, **change})
+                )
+    assert read_row(path) == expected
 
 
 def test_a_changed_defence_takes_the_published_numbers_away(tmp_path: Path) -> None:
@@ -159,6 +183,13 @@ def test_names_say_what_differs() -> None:
     assert kind({"name": "madry", "loss": {"name": "triplet"}}) == "at_triplet_label"
     assert kind({"name": "trades", "loss": loss, "weight": 1}) == "trades_weight1"
     assert radius_of({"name": "plain", "loss": loss}) is None
+    for steps, size, name in ((10, 2, "eat"), (40, 2, "eat_steps40"), (40, 0.5, "eat_steps40_step_size0_5")):
+        climb = {"name": "pgd", "ball": {"name": "ball", "radius": 8 / 255}, "steps": steps, "step_size": size / 255}
+        assert kind({"name": "eat", "losses": [loss] * 3, "attack": climb}) == name
+    member = {"name": "backbone", "architecture": "mobilenet_v2", "dim": 64}
+    assert backbone(member) == backbone({"name": "ensemble", "members": [member] * 3}) == "mobilenet_v2_dim64"
+    assert backbone({**member, "dim": 128}) == "mobilenet_v2"
+    assert backbone({"name": "backbone", "architecture": "bn_inception", "dim": 512}) == "bn_inception"
 
 
 def test_a_digit_that_cannot_be_read_is_left_out() -> None:
@@ -178,7 +209,9 @@ def test_the_table_has_ours_beside_the_published_by_protocol(tmp_path: Path) -> 
     write_rows(paths, tmp_path / "cars")
     assert len(read_rows(tmp_path / "cars")) == 3
     full, missing = (
-        comparison(tmp_path / "cars").split("### cars, clustering, protocol full")[1].split("not measured\n")
+        comparison(tmp_path / "cars")
+        .split("### cars, clustering, mobilenet_v2, protocol full")[1]
+        .split("clustering, not measured")
     )
     (eat,) = [line for line in full.splitlines() if line.startswith("| `eat-r8`")]
     cells = [cell.strip() for cell in eat.strip("|").split("|")]
@@ -187,6 +220,32 @@ def test_the_table_has_ours_beside_the_published_by_protocol(tmp_path: Path) -> 
     assert cells[3] == "70.0 ± 0.0 / 15.0 ± 0.0 / 60.0 ± 0.0 / 68.0 ± 0.0"
     assert cells[5] == "– / – / – / –" and cells[7] == "2"  # noqa: RUF001  # the dash of tables
     assert "| `eat-r16` |" in missing and "| `eat-r8` |" not in missing
+
+
+def test_models_have_tables_of_their_own(tmp_path: Path) -> None:
+    ours = read_row(run(tmp_path / "a"))
+    other = {**deepcopy(ours), "model": "bn_inception", "id": "cars-bn_inception-eat-r8-seed0"}
+    other["clustering"]["clean"]["R@1"] = 90.0
+    del other["published"]
+    first, second, missing = table("cars", [ours, other]).split("### cars, clustering, ")[1:]
+    assert first.startswith("mobilenet_v2, protocol full\n") and second.startswith("bn_inception, protocol full\n")
+    assert "/ 60.0 /" in first and "/ 90.0 /" in second and first.strip().endswith("| 1 |")
+    assert missing.startswith("not measured (mobilenet_v2)\n") and "`eat-r8`" not in missing
+    assert "| `eat-r8` |" in table("cars", [other]).split("### ")[2], "that of the other model is not ours"
+
+
+def test_a_masked_row_is_flagged_behind_its_name(tmp_path: Path) -> None:
+    ours = read_row(run(tmp_path / "a"))
+    block = {"verdict": "masked", "checks": {"gradient_free": "fail", "steps": "pass"}}
+    text = table("cars", [ours, {**ours, "seed": 1, "masking": block}])
+    assert f"| `eat-r8` {MARK} masked (gradient_free" in text
+    assert MARK not in table("cars", [ours])
+
+
+def test_in_shop_has_the_scores_that_are_published_of_it() -> None:
+    text = table("inshop", [])
+    assert "defence (NMI / F1 / R@1 / R@10 / R@20)" in text and "R@8" not in text
+    assert "| `eat-r8` | 86.8 / 14.4 / 58.7 / 79.6 / 84.3 | 85.3 / 10.0 / 43.2 / 66.2 / 72.6 |" in text
 
 
 @pytest.mark.parametrize(

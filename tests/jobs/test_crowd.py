@@ -113,6 +113,24 @@ def test_a_recipe_with_an_unknown_k_means_is_refused(command: Command) -> None:
     assert "kmeans 'scipy' is not known" in command("train", "digits/plain", "kmeans=scipy").error
 
 
+def test_a_k_means_that_is_not_installed_is_refused_only_where_it_clusters(
+    command: Command, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("robustmetric.numerics.kmeans.find_spec", lambda _: None)
+    for file in ("recipe.yaml", "model.safetensors", "run.json"):
+        (tmp_path / file).write_bytes((trained / file).read_bytes())
+    with (tmp_path / "recipe.yaml").open("a") as file:
+        file.write("kmeans: faiss\n")
+    assert "'faiss' is not installed" in command("evaluate", tmp_path, "clustering").error
+    suite = tmp_path / "one.yaml"
+    suite.write_text(
+        "engine: {name: pgd, ball: {name: ball, radius: 0.2}, steps: 1, step_size: 0.1}\n"
+        "attacks:\n  ES: {attack: {name: embedding_shift}}\n"
+    )
+    done = command("evaluate", tmp_path, suite, "--queries", 4)
+    assert done.code == 0, done.err
+
+
 def test_suites_that_ask_for_a_surrogate(tmp_path: Path) -> None:
     suite = tmp_path / "small.yaml"
     suite.write_text(SUITE)
@@ -125,7 +143,7 @@ def test_suites_that_ask_for_a_surrogate(tmp_path: Path) -> None:
     suite.write_text(SUITE.replace("  A1: {attack: {name: whole_set, attack: {name: embedding_shift}}}\n", ""))
     with pytest.raises(InputError, match="every attack asks for a surrogate"):
         load_suite(str(suite))
-    with pytest.raises(InputError, match="no attack asks for a surrogate"):
+    with pytest.raises(InputError, match=r"no attack asks for a surrogate; .* run transfer or clustering_adaptive"):
         load_suite("clustering", surrogate="runs/x")
 
 

@@ -21,6 +21,7 @@ from robustmetric.models.classifier import Classifier
 from robustmetric.models.convnet import ConvNet
 from robustmetric.models.encoder import Encoder
 from robustmetric.models.ensemble import Ensemble
+from robustmetric.models.input_transforms import BitDepth, Transformed
 from robustmetric.perturb.ball import Ball
 from robustmetric.perturb.gradient_free import Square
 from robustmetric.perturb.pgd import PGD
@@ -80,6 +81,64 @@ def test_an_ensemble_is_examined_by_its_mean_or_by_its_vote() -> None:
     assert voted.score == "V1:R" and len(voted.batch) == 12 and voted.together == 8
     # 896 queries of five classes, each with about 178 others of its class: chance is near a fifth.
     assert voted.chance == pytest.approx(20, abs=1)
+
+
+class Precise(torch.nn.Module):
+    """Refuses to be asked in fewer digits once it `is_strict`; noisy too, by torch's own randomness."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model, self.is_strict = encoder(), False
+
+    @property
+    def dim(self) -> int:
+        return self.model.dim
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.is_strict:
+            assert not torch.backends.cudnn.allow_tf32 and torch.get_float32_matmul_precision() == "highest"
+        return self.model(inputs + 0.01 * torch.randn_like(inputs))
+
+
+def test_checks_run_in_full_precision_with_randomness_of_their_own_and_their_reader_does_not() -> None:
+    model = Precise()
+    place = arena(model, Digits().load())
+    model.is_strict = True
+    torch.manual_seed(5)
+    before, precision = torch.get_rng_state(), torch.get_float32_matmul_precision()
+    allowed = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = True
+    torch.set_float32_matmul_precision("medium")
+    try:
+        found = run_masking(place, suite(), 0, {})
+        first = next(found)
+        # Between two records the reader has its own settings, and what it draws is no matter to the checks.
+        assert torch.backends.cudnn.allow_tf32 and torch.get_float32_matmul_precision() == "medium"
+        assert torch.equal(torch.get_rng_state(), before)
+        torch.rand(3)
+        rest = list(found)
+        again = list(run_masking(place, suite(), 0, {}))
+    finally:
+        torch.backends.cudnn.allow_tf32 = allowed
+        torch.set_float32_matmul_precision(precision)
+    assert [record.scores for record in (first, *rest)] == [record.scores for record in again]
+
+
+def test_a_wrapped_model_without_features_is_examined_by_its_logits() -> None:
+    class Bare(torch.nn.Module):
+        """Logits, and no head to look behind."""
+
+        classes = 10
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return inputs.flatten(1)[:, 20:30]
+
+    digits = Digits(closed=True).load()
+    trial = suite().trials[0]
+    wrapped = Transformed(Bare(), [BitDepth(3)])
+    assert subject_of(arena(wrapped, digits), LITTLE, trial).features is None
+    model = Classifier(ConvNet(side=8, kernel=3, widths=(4,), hidden=16, dim=8), 10)
+    assert subject_of(arena(Transformed(model, [BitDepth(3)]), digits), LITTLE, trial).features is not None
 
 
 def test_queries_are_spread_over_all_and_keep_their_places() -> None:

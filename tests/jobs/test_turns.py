@@ -144,12 +144,12 @@ def test_auto_rank_of_retrieval_is_below_every_attack_and_scored_on_bytes(digits
     found = {r.name: r for r, _ in run_suite(arena, Suite("s", trials, survivors={"AutoRank": list(attacks)}), 0, {})}
     assert found["AutoRank"].scores["R@1"] == found["margin"].scores["R@1"] <= found["ES"].scores["R@1"]
     assert found["AutoRank"].scores["R@1"] < found["clean"].scores["R@1"]
-    # Searched among bytes, RayS beats what it finds among floats, close to the boundary, and rounds afterwards.
+    # Bytes cost RayS next to nothing: it leaves what it leaves among floats, but for one query of forty.
     trial = replace(trials[1], engine=RayS(Ball(4 / 255), queries=100, goal=WON))
-    alone = measure_trial(arena, trial, {}, 0, {})[0].scores["R@1"]
+    among_floats = measure_trial(arena, replace(trial, rounded=False), {}, 0, {})[0].scores["R@1"]
     in_turn = Suite("s", [trial], survivors={"AutoRank": ["margin"]})
     through = {r.name: r for r, _ in run_suite(arena, in_turn, 0, {})}["margin"].scores["R@1"]
-    assert through < alone
+    assert through <= among_floats + 2.5 < found["clean"].scores["R@1"] - 10
 
 
 @pytest.mark.parametrize(

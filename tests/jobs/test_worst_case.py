@@ -11,6 +11,7 @@ from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.errors import InputError
 from robustmetric.jobs.worst_case import KIND, LOWEST, SPREAD, WORST, WorstCase, repeated
 from robustmetric.perturb.ball import Ball
+from robustmetric.perturb.expectation import Expectation
 from robustmetric.perturb.local_search import LocalSearch
 from robustmetric.perturb.pgd import PGD
 from robustmetric.records import Record
@@ -56,10 +57,12 @@ def test_turns_and_worst_cases_by_hand() -> None:
 
 def test_an_unbounded_attack_and_one_without_answers_are_in_no_worst_case() -> None:
     free, shift = of("free", engine=LocalSearch(BALL, clipped=False)), of("shift")
+    mean = of("mean", engine=Expectation(BALL, LocalSearch(BALL, clipped=False)))
     bound = of("bound", engine=LocalSearch(BALL))
-    worst = WorstCase(Suite("s", [free, shift, bound], survivors={"one": ["bound"]}), "accuracy", right(1, 1))
+    worst = WorstCase(Suite("s", [free, mean, shift, bound], survivors={"one": ["bound"]}), "accuracy", right(1, 1))
     settings = {"norm": "linf", "radius": 0.06}
     worst.note(free, Record("attack", "free", {"accuracy": 0.0}, settings), right(0, 0))
+    worst.note(mean, Record("attack", "mean", {"accuracy": 0.0}, settings), right(0, 0))
     worst.note(shift, Record("attack", "shift", {"ES:D": 1.0}, settings), {"ES:D": torch.ones(2)})
     worst.note(bound, Record("attack", "bound", {"accuracy": 50.0}, settings), right(1, 0))
     assert [(r.name, r.scores["accuracy"]) for r, _ in worst.records()] == [("one", 50.0), (WORST, 50.0)]

@@ -3,6 +3,7 @@
 import inspect
 import io
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,12 +11,13 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_sample_image
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from robustmetric.errors import InputError
 from robustmetric.models.classifier import Classifier, Classifies
 from robustmetric.models.convnet import ConvNet
 from robustmetric.models.encoder import Encoder
-from robustmetric.models.input_transforms import Barrage, BitDepth, Jpeg, ResizeAndPad, Transformed
+from robustmetric.models.input_transforms import Barrage, BitDepth, Jpeg, ResizeAndPad, Transformed, _blurred
 from robustmetric.perturb.fast import FastView
 from robustmetric.perturb.gradient import value_and_gradient
 
@@ -55,6 +57,32 @@ def test_jpeg_is_what_a_real_encoder_makes_of_a_photograph(quality: int, grey: b
     # Whole-number cosines round a few coefficients to the other side.
     assert apart < 0.7 and apart < 0.3 * lost
     assert np.abs(ours - theirs).max() <= 20
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_constants_are_made_at_the_first_call_alone(channels: int) -> None:
+    images = torch.rand(2, channels, 8, 8)
+    with torch.inference_mode():
+        first = Jpeg()(images)
+    with Operations() as seen:
+        assert torch.equal(Jpeg()(images), first)
+        _blurred(images)
+        seen.names.clear()
+        _blurred(images.requires_grad_()).sum().backward()
+        Jpeg()(images)
+    assert seen.names and not seen.names & {"lift_fresh", "linalg_inv_ex", "_to_copy"}
+
+
+class Operations(TorchDispatchMode):
+    """The names of all operations; `lift_fresh` makes a tensor of Python numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
 
 
 def test_a_flat_block_passes_jpeg_and_a_fine_pattern_of_low_contrast_does_not() -> None:

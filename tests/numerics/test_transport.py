@@ -148,6 +148,44 @@ def test_the_floor_loses_the_mass_of_rows_that_cost_much_and_the_stable_variant_
     assert Sinkhorn(iterations=1, stop="never", stable=True)(cost).sum() == pytest.approx(1, abs=1e-5)
 
 
+def test_a_plan_that_has_lost_all_its_mass_is_refused() -> None:
+    # 100 iterations raise both potentials by some 0.12 each: 24 in all.
+    Sinkhorn()(torch.full((4, 4), 10.0))
+    with pytest.raises(InputError, match=r"lose all mass.*stable: true"):
+        Sinkhorn()(torch.full((4, 4), 100.0))
+    assert Sinkhorn(stable=True)(torch.full((4, 4), 100.0)).sum() == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_ipot_of_rows_or_columns_that_cost_much_is_that_of_the_differences(axis: int) -> None:
+    # e^-200 is 0 in float32, so that a row of such costs would be 0 / 0; what all plans pay changes none of them.
+    cost = random_cost(5, 5).float()
+    dear = torch.tensor([0.0, 200.0, 0.0, 1000.0, 0.0])
+    dear = dear[:, None] if axis == 0 else dear[None]
+    for iterations in (1, 2, 50):
+        plan = IPOT(iterations=iterations)(cost + dear)
+        # In double precision e^-1000 is 0 too, but e^-200 and e^-300 are not.
+        wide = IPOT(iterations=iterations)(cost.double() + dear.double().clamp_max(300))
+        reference = ipot_by_definition(cost.double() + dear.double().clamp_max(300), iterations)
+        torch.testing.assert_close(wide, reference)
+        assert plan.isfinite().all()
+        torch.testing.assert_close(plan.sum(dim=0), torch.full((5,), 0.2))
+        if axis == 0:
+            torch.testing.assert_close(plan.double(), wide, atol=2e-3, rtol=0)
+
+
+def ipot_by_definition(cost: Tensor, iterations: int) -> Tensor:
+    """Xie et al., algorithm 1, with beta = 1 and uniform weights."""
+    n = len(cost)
+    plan, sigma = torch.ones_like(cost), torch.full((n,), 1 / n, dtype=cost.dtype)
+    for _ in range(iterations):
+        q = (-cost).exp() * plan
+        delta = 1 / (n * (q @ sigma))
+        sigma = 1 / (n * (q.T @ delta))
+        plan = delta[:, None] * q * sigma
+    return plan
+
+
 def test_well_separated_rows_are_matched_with_their_own() -> None:
     logits = 5 * torch.eye(6)
     for matching in (Sinkhorn(), Sinkhorn(stable=True), IPOT(beta=0.1)):

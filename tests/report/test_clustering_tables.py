@@ -1,14 +1,18 @@
 """Records of kind `clustering` on the page: tables by side and reading, sentences, members, sweeps."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sample_runs import CONTEXT, MakeRun
+from test_masking_page import MASKED
 from test_page import page
 
 from robustmetric.records import Record
 from robustmetric.report.clustering import BOTH, CLEAN, GALLERY, QUERY, by_reading, groups, sentences, tables
+from robustmetric.report.masking_flag import MARK
 from robustmetric.report.runs import read_runs
 from robustmetric.report.sweeps import sweeps
 
@@ -118,6 +122,64 @@ def test_steps_and_radii_become_curves(make_run: MakeRun) -> None:
     assert found[0].plot != found[1].plot
 
 
+def of_weights(weights: str, share: float, found: Sequence[Record], seed: int = 0) -> list[Record]:
+    """Another evaluation: every score that share of what it was."""
+    return [
+        replace(
+            one,
+            scores={name: share * value for name, value in one.scores.items()},
+            intervals={},
+            settings={**one.settings, "weights": weights},
+            seed=seed,
+        )
+        for one in found
+    ]
+
+
+@pytest.mark.parametrize(("weights", "seed"), [("new", 0), ("old", 1)])
+def test_words_and_curves_are_of_the_evaluation_that_the_tables_show(
+    weights: str, seed: int, make_run: MakeRun
+) -> None:
+    measured = swept("alone")
+    # Of other weights, or of the same with another seed: either way the newest evaluation counts.
+    old, new = of_weights("old", 1.0, measured), of_weights(weights, 0.5, measured, seed)
+    again, alone = read_runs([make_run("at", *old, *new)]), read_runs([make_run("alone", *new, name="at")])
+    (group,), (wanted,) = groups(again), groups(alone)
+    assert tables(group, again) == tables(wanted, alone)
+    assert sentences(group, again) == sentences(wanted, alone) != []
+    assert "R@1 falls from 25.0 to 3.0" in sentences(group, again)[0]
+    assert sweeps(group, again, "sweep") == sweeps(wanted, alone, "sweep") != []
+
+
+def test_old_weights_do_not_fill_what_the_new_ones_lack(make_run: MakeRun) -> None:
+    runs = read_runs([make_run("at", *of_weights("old", 1.0, ALONE), *of_weights("new", 0.5, ALONE[:1]))])
+    (group,) = groups(runs)
+    assert [line.attack for line in tables(group, runs)[0].lines] == ["clean"] and sentences(group, runs) == []
+
+
+def test_another_count_or_k_means_is_not_compared(make_run: MakeRun) -> None:
+    few = replace(ALONE[0], count=6, settings={**ALONE[0].settings, "queries": 6})
+    by_faiss = replace(ALONE[0], settings={**ALONE[0].settings, "reading_rules": {"backend": "faiss"}})
+    runs = read_runs([make_run("at", *ALONE), make_run("few", few), make_run("faiss", by_faiss)])
+    assert [str(group) for group in groups(runs)] == [
+        "cars, suite clustering, 100 queries",
+        "cars, suite clustering, 6 queries",
+        "cars, suite clustering, k-means by faiss, 100 queries",
+    ]
+
+
+def test_a_masked_run_is_flagged_beside_its_clusters(make_run: MakeRun, tmp_path: Path) -> None:
+    shown = page(tmp_path, make_run("eat", *ENSEMBLE, *MASKED), make_run("at", *ALONE))
+    names = {row[1] for row in shown.cells if row and row[0].startswith(("clean", "A1", "strongest"))}
+    assert names == {f"eat {MARK} masked: fails gradient_free", "at"}
+
+
+def test_a_run_that_was_only_checked_for_masking_was_evaluated(make_run: MakeRun, tmp_path: Path) -> None:
+    shown = page(tmp_path, make_run("fs", *MASKED))
+    assert "Is it real?" in shown.text
+    assert "has not been evaluated" not in shown.text and "No evaluation has been recorded" not in shown.text
+
+
 def test_numbers_in_bfloat16_or_of_other_suites_are_not_compared(make_run: MakeRun) -> None:
     fast = record("clean", CLEAN, "alone", 49.0, 14.0)
     fast.settings["precision"] = "bf16"
@@ -125,15 +187,15 @@ def test_numbers_in_bfloat16_or_of_other_suites_are_not_compared(make_run: MakeR
     other.settings["suite"] = "clustering_adaptive"
     runs = read_runs([make_run("at", *ALONE, fast, other)])
     assert [str(group) for group in groups(runs)] == [
-        "cars, suite clustering",
-        "cars, suite clustering, bf16",
-        "cars, suite clustering_adaptive",
+        "cars, suite clustering, 100 queries",
+        "cars, suite clustering, bf16, 100 queries",
+        "cars, suite clustering_adaptive, 100 queries",
     ]
 
 
 def test_the_page_shows_it_all(make_run: MakeRun, tmp_path: Path) -> None:
     shown = page(tmp_path, make_run("eat", *ENSEMBLE), make_run("at", *ALONE))
-    assert "Clustering under attack: cars, suite clustering" in shown.text
+    assert "Clustering under attack: cars, suite clustering, 100 queries" in shown.text
     assert "has not been evaluated" not in shown.text and "No evaluation has been recorded" not in shown.text
     rows = [row for row in shown.cells if row and row[0] == "A1 at 8/255"]
     assert rows[0] == [

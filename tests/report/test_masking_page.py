@@ -8,11 +8,12 @@ from sample_runs import CONTEXT, MakeRun, clean, shift
 
 from robustmetric.records import Record
 from robustmetric.report.masking import TITLES, checked, flags
-from robustmetric.report.masking_flag import MARK, faults, masking_block, note
+from robustmetric.report.masking_flag import MARK, faults, masking_block, masking_record, note
 from robustmetric.report.page import write_page
 from robustmetric.report.runs import read_runs
 
 SETTINGS = {"suite": "masking", "radius": 8 / 255, "weights": "abcd", "trial": "masking"}
+PLACE = {"radius": 0.031373, "images": 200}
 BARS = {"across": "", "up": "percent", "lines": {"white-box": [[0.0], [50.0]], "Square": [[1.0], [30.0]]}}
 LINES = {"across": "steps", "up": "right", "lines": {"attack": [[1.0, 10.0], [90.0, 20.0]]}, "is_logarithmic": True}
 
@@ -71,11 +72,15 @@ def test_a_page_without_diagnostics_says_nothing_of_them(make_run: MakeRun, tmp_
 
 def test_a_row_has_the_newest_verdict_on_its_weights() -> None:
     older = last("honest", {"steps": "pass"})
-    assert masking_block([older, MASKED[-1]], "abcd" + "0" * 60) == {
+    assert masking_record([older, MASKED[-1]], "abcd" + "0" * 60) == MASKED[-1]
+    assert masking_block([older, MASKED[-1]]) == {
         "verdict": "masked",
         "checks": {"gradient_free": "fail", "steps": "pass", "randomness": "pass"},
+        "radius": 0.031373,
+        "images": 200,
     }
-    assert masking_block([MASKED[-1]], "ffff" + "0" * 60) is None
+    assert masking_record([MASKED[-1]], "ffff" + "0" * 60) is None
+    assert masking_record([older, last("masked", {"steps": "fail"}, radius=16 / 255)], radius=8 / 255) == older
     assert masking_block([clean(90.0)]) is None
 
 
@@ -83,10 +88,12 @@ def test_a_row_has_the_newest_verdict_on_its_weights() -> None:
     ("block", "words"),
     [
         ({"verdict": "masked"}, "verdict, checks"),
-        ({"verdict": "robust", "checks": {}}, "robust"),
-        ({"verdict": "honest", "checks": {"steps": "good"}}, "good"),
-        ({"verdict": "honest", "checks": {"steps": "fail"}}, "only there"),
-        ({"verdict": "masked", "checks": {"steps": "pass"}}, "only there"),
+        ({"verdict": "honest", "checks": {}}, "verdict, checks, radius, images"),
+        ({**PLACE, "verdict": "honest", "checks": {}, "images": 0}, "masking.images 0 is no number > 0"),
+        ({**PLACE, "verdict": "robust", "checks": {}}, "robust"),
+        ({**PLACE, "verdict": "honest", "checks": {"steps": "good"}}, "good"),
+        ({**PLACE, "verdict": "honest", "checks": {"steps": "fail"}}, "only there"),
+        ({**PLACE, "verdict": "masked", "checks": {"steps": "pass"}}, "only there"),
     ],
 )
 def test_a_block_that_is_none_says_why(block: Any, words: str) -> None:

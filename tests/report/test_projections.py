@@ -1,6 +1,7 @@
 """Pictures of embeddings: axes that the clean ones decide, the attack that did most harm, files that are damaged."""
 
 import sys
+from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -125,6 +126,19 @@ def test_the_picture_is_of_the_attack_that_did_most_harm_at_the_smallest_radius(
         "Suite clustering: 12 images of 3 classes, clean and moved by joint at 8/255",
     ]
     assert all(">clean<" in portrait.plot and "PCA" in portrait.plot for portrait in found)
+
+
+@pytest.mark.usefixtures("without_tsne")
+def test_the_newest_evaluation_says_which_attack_did_most_harm(make_run: MakeRun) -> None:
+    old, new = (
+        [replace(record(trial, BOTH, "alone", 20.0, f1), seed=seed) for trial, f1 in found.items()]
+        for seed, found in enumerate(({"A1": 1.0, "joint": 2.0}, {"A1": 4.0, "joint": 3.0}))
+    )
+    run = make_run("at", *old, *new)
+    keep(run)
+    keep(run, "two", attack=np.array("joint"))
+    (portrait,) = portraits(read_runs([run]))
+    assert "moved by joint at 8/255" in portrait.caption
 
 
 @pytest.mark.usefixtures("without_tsne")

@@ -79,8 +79,11 @@ def row(defence: str, seed: int, **accuracy: float) -> dict[str, Any]:
     named = {name.replace("_", "-"): value for name, value in accuracy.items()}
     runs = {"lowest run": {"PGD-20": 70.7}, "max - min": {"PGD-20": 0.3}}
     block = {"norm": "linf", "radius": 8 / 255, "accuracy": {**named, "worst case": 36.0}, **runs}
-    return {"id": f"x-{defence}-seed{seed}", "defence": defence, "seed": seed, "queries": 1000, "protocol": "scaled",
-            "model": "wide_resnet16_8", "clean": {"accuracy": 90.0}, "classification": block}  # fmt: skip
+    model = "wide_resnet16_8"
+    return {
+        "id": f"cifar10-{model}-{defence}-scaled-seed{seed}", "data": "cifar10", "defence": defence, "seed": seed,
+        "queries": 1000, "protocol": "scaled", "model": model, "clean": {"accuracy": 90.0}, "classification": block,
+    }  # fmt: skip
 
 
 def test_the_table_of_classifiers_by_hand() -> None:

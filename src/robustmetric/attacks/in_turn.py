@@ -1,7 +1,8 @@
 """Climbs that take turns, each on the rows that those before it left right; and climbs that see 8-bit images."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Int
@@ -11,6 +12,11 @@ from robustmetric.attacks.base import Attack, Engine, Outcome
 from robustmetric.attacks.vote import climbs_of
 from robustmetric.perturb.active import Rowwise
 from robustmetric.perturb.ball import Ball
+from robustmetric.perturb.engine import in_ball
+from robustmetric.perturb.expectation import Expectation, mean_of
+from robustmetric.perturb.gradient import evaluate
+from robustmetric.perturb.hard_label import RayS
+from robustmetric.perturb.search import per_input
 from robustmetric.types import Batch, Inputs, Value
 
 
@@ -43,12 +49,28 @@ def _replaced(found: Outcome, rows: Int[Tensor, " rows"], part: Outcome) -> Outc
     )
 
 
+@runtime_checkable
+class Aimed(Protocol):
+    """An engine that may stop at a goal."""
+
+    @property
+    def goal(self) -> float | None: ...
+
+
+def has_goal(engine: Engine) -> bool:
+    """Whether an engine, or the one it runs, stops at a goal."""
+    if isinstance(engine, Expectation):
+        return has_goal(engine.engine)
+    return isinstance(engine, Aimed) and engine.goal is not None
+
+
 @dataclass(frozen=True)
 class InBytes:
     """An engine that searches among 8-bit images: it asks for the value of each point as bytes hold it.
 
     An engine that stops at its goal stops just beyond the boundary, where rounding afterwards would undo its work. The
-    slope is that of the rounded point (straight through: rounding itself has none).
+    slope is that of the rounded point (straight through: rounding itself has none). RayS compares distances, of which
+    bytes have few: it searches among floats, and the byte images along the ray that it found are asked afterwards.
     """
 
     engine: Engine
@@ -58,6 +80,12 @@ class InBytes:
         return self.engine.ball
 
     def __call__(self, value: Value, clean: Inputs, generator: torch.Generator | None = None) -> Inputs:
+        if isinstance(self.engine, Expectation):
+            inner = in_ball(self.engine.engine, self.ball)
+            return InBytes(inner)(mean_of(value, self.engine.draws), clean, generator)
+        if isinstance(self.engine, RayS):
+            return _along_rays(self.engine, value, clean)
+
         def rounded(x: Inputs, origin: Inputs) -> Inputs:
             # To the bit the rounded image; the second term is zero and carries the slope.
             return self.ball.to_bytes(x, origin).detach() + (x - x.detach())
@@ -68,3 +96,22 @@ class InBytes:
                 lambda x, origin, *fixed: value.value(rounded(x, origin), *fixed), (clean, *value.constants)
             )
         return self.ball.to_bytes(self.engine(climbed, clean, generator), clean)
+
+
+def _along_rays(engine: RayS, value: Value, clean: Inputs) -> Inputs:
+    """The farthest byte image in the ball along each row's ray at which it has won, else the clean input.
+
+    The questions for them are among those that the engine may ask.
+    """
+    ball = engine.ball
+    byte = (ball.bounds[1] - ball.bounds[0]) / 255
+    most = int(ball.radius / byte + 1e-3)
+    found = replace(engine, queries=max(2, engine.queries - most - 1))(value, clean)
+    signs, best = (found - clean).sign(), clean
+    won = evaluate(value, clean) >= engine.goal
+    for levels in range(most, 0, -1):
+        x = ball.to_bytes((clean + levels * byte * signs).clamp(*ball.bounds), clean)
+        now = evaluate(value, x) >= engine.goal
+        best = torch.where(per_input(now & ~won, x), x, best)
+        won = won | now
+    return best

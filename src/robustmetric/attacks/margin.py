@@ -25,6 +25,8 @@ WON = 1e4
 """What a misclassified row is lifted by, where its loss alone does not tell: `goal: 1e4` stops an engine there."""
 FLOOR = 1e-12
 """Least denominator of DLR."""
+SHORT = 1e-6
+"""What a tie that the label wins falls short of a margin of 0: an engine that stops there must have won."""
 
 Loss = Literal["cross_entropy", "margin", "dlr"]
 TargetedLoss = Literal["margin", "dlr"]
@@ -61,8 +63,13 @@ def targeted_dlr(logits: Logits, labels: Classes, targets: Classes) -> Float[Ten
 
 
 def is_wrong(logits: Logits, labels: Classes) -> Bool[Tensor, " batch"]:
-    """Whether the first of the largest logits is another class than the label."""
-    return logits.argmax(dim=1) != labels
+    """Whether the first of the largest logits is another class than the label; NaN or infinity is no right answer."""
+    return (logits.argmax(dim=1) != labels) | ~logits.isfinite().all(dim=1)
+
+
+def short_of(margin: Float[Tensor, " batch"], wrong: Bool[Tensor, " batch"]) -> Float[Tensor, " batch"]:
+    """The margin, just below 0 where it is not and the row is right all the same: of a tie, the first class wins."""
+    return torch.where(wrong, margin, margin - SHORT * (margin >= 0))
 
 
 def lifted(loss: Float[Tensor, " batch"], won: Bool[Tensor, " batch"]) -> Float[Tensor, " batch"]:
@@ -74,7 +81,7 @@ def lifted(loss: Float[Tensor, " batch"], won: Bool[Tensor, " batch"]) -> Float[
 
 
 def accuracy(logits: Logits, labels: Classes) -> Float[Tensor, " batch"]:
-    """100 where the label has the largest logit, else 0."""
+    """100 where the label has the largest logit, else 0, as where a logit is NaN or infinite."""
     return 100.0 * (~is_wrong(logits, labels)).float()
 
 
@@ -110,7 +117,7 @@ class Misclassify:
     def value(self, z: Embeddings, targets: Targets, gallery: Gallery) -> Float[Tensor, " batch"]:
         label = targets["label"]
         if self.loss == "margin":
-            return margin(z, label)
+            return short_of(margin(z, label), is_wrong(z, label))
         climbed = cross_entropy(z, label) if self.loss == "cross_entropy" else dlr(z, label)
         return lifted(climbed, is_wrong(z, label))
 
@@ -157,7 +164,7 @@ class MisclassifyTowards:
     def value(self, z: Embeddings, targets: Targets, gallery: Gallery) -> Float[Tensor, " batch"]:
         label, towards = targets["label"], targets["class"]
         if self.loss == "margin":
-            return targeted_margin(z, label, towards)
+            return short_of(targeted_margin(z, label, towards), is_wrong(z, label))
         return lifted(targeted_dlr(z, label, towards), is_wrong(z, label))
 
     def score(self, z: Embeddings, targets: Targets, batch: Batch, gallery: Gallery) -> Scores:

@@ -10,6 +10,7 @@ from robustmetric.attacks.base import Attack, Engine
 from robustmetric.attacks.modes import Mode, Moded, mode_of
 from robustmetric.errors import InputError
 from robustmetric.perturb.engine import in_ball
+from robustmetric.perturb.expectation import Expectation
 from robustmetric.perturb.pgd import PGD
 
 UNROUNDED = {"rounded": False}
@@ -59,15 +60,27 @@ class Trial:
     def settings(self) -> dict[str, Any]:
         """Everything that decides the outcome, as plain values for the record."""
         # As a record on disk has it, where a tuple is a list: a finished trial must be known again.
-        engine = json.loads(json.dumps(asdict(cast(Any, self.engine))))
-        ball = engine.pop("ball")
-        if not isinstance(self.engine, PGD):
-            # What a record calls `queries` are the images attacked.
-            named = {"queries": "questions_per_image"}
-            engine = {"engine": type(self.engine).__name__, **{named.get(key, key): engine[key] for key in engine}}
+        ball = json.loads(json.dumps(asdict(self.engine.ball)))
+        engine = _described(self.engine)
+        if isinstance(self.engine, PGD):
+            engine.pop("engine")
         unusual = {**({"repeats": self.repeats} if self.repeats > 1 else {}), **({} if self.rounded else UNROUNDED)}
         described = {"attack": repr(self.attack), "mode": self.mode}
         return {**ball, **engine, **described, **unusual}
+
+
+def _described(engine: Engine) -> dict[str, Any]:
+    """An engine's name and settings but its ball; those of one that it runs are under `runs`."""
+    found = json.loads(json.dumps(asdict(cast(Any, engine))))
+    found.pop("ball")
+    # In the ball that it runs in, which its step size is scaled to.
+    inner = in_ball(engine.engine, engine.ball) if isinstance(engine, Expectation) else None
+    if inner is not None:
+        found.pop("engine")
+    # What a record calls `queries` are the images attacked.
+    named = {"queries": "questions_per_image"}
+    runs = {} if inner is None else {"runs": _described(inner)}
+    return {"engine": type(engine).__name__, **{named.get(key, key): found[key] for key in found}, **runs}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from torch.nn import functional
 from robustmetric.attacks.base import Engine
 from robustmetric.defences.base import Defence, require
 from robustmetric.losses.cross_entropy import CrossEntropy
-from robustmetric.types import Batch, Inputs, Labels
+from robustmetric.models.classifier import Classifies
+from robustmetric.types import Batch, Embed, Inputs, Labels
 
 
 class RandomTarget(Defence):
@@ -25,15 +26,21 @@ class RandomTarget(Defence):
 
     def forward(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         with self.attacked(model) as embed:
-            with torch.no_grad():
-                classes = embed(batch.inputs[:1]).shape[1]
-            target = wrong_labels(batch.labels, classes, generator)
+            target = wrong_labels(batch.labels, _classes(model, embed, batch.inputs), generator)
 
             def value(x: Inputs) -> Float[Tensor, " batch"]:
                 return -functional.cross_entropy(embed(x), target, reduction="none")
 
             adversarial = self.attack(value, batch.inputs, generator)
         return {"adversarial": self.loss(model(adversarial), batch.labels)}
+
+
+def _classes(model: nn.Module, embed: Embed, inputs: Inputs) -> int:
+    """As the model says, else as many as it has logits."""
+    if isinstance(model, Classifies):
+        return model.classes
+    with torch.no_grad():
+        return embed(inputs[:1]).shape[1]
 
 
 def wrong_labels(labels: Labels, classes: int, generator: torch.Generator | None) -> Labels:

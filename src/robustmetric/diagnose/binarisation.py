@@ -56,18 +56,13 @@ class CrossReadout:
 
 
 def plant(features: Embed, clean: Inputs, ball: Ball, generator: torch.Generator | None) -> Planted:
-    """A readout for each input: w = (S + ridge)^-1 (corner - mean), S the covariance of the inner points."""
+    """A readout for each input: w ~ (S + ridge)^-1 (corner - mean), S the covariance of the inner points."""
     smaller = Ball(SHRUNK * ball.radius, ball.norm, ball.bounds)
     with torch.no_grad():
         inner = torch.stack([features(smaller.random_point(clean, generator)) for _ in range(INNER)], dim=1)
         corner = features(_corner(clean, ball, generator))
         mean = inner.mean(dim=1)
-        centred = inner - mean[:, None]
-        covariance = centred.mT @ centred / INNER
-        ridge = RIDGE * covariance.diagonal(dim1=1, dim2=2).mean(dim=1).clamp_min(torch.finfo(inner.dtype).tiny)
-        identity = torch.eye(inner.shape[2], device=inner.device, dtype=inner.dtype)
-        weight = torch.linalg.solve(covariance + ridge[:, None, None] * identity, corner - mean)
-        weight = weight / weight.norm(dim=1, keepdim=True).clamp_min(torch.finfo(inner.dtype).tiny)
+        weight = _discriminant(inner - mean[:, None], corner - mean)
         outermost = (inner * weight[:, None]).sum(dim=2).amax(dim=1)
         planted = (corner * weight).sum(dim=1)
         clean_side = (features(clean) * weight).sum(dim=1) < planted
@@ -100,6 +95,22 @@ def find_planted(
         CrossReadout(planted), engine, features, own, nothing, generator, rounded=False, view=view
     )  # fmt: skip
     return outcome.scores["missed"][planted.valid] < 50, by_chance[planted.valid]
+
+
+def _discriminant(
+    centred: Float[Tensor, "images points features"], apart: Float[Tensor, "images features"]
+) -> Float[Tensor, "images features"]:
+    """(C'C / n + r)^-1 d at unit length, r a share of the mean variance, by a system of the points, not the features.
+
+    Woodbury: r (C'C / n + r)^-1 d = d - C' (C C' + n r)^-1 C d.
+    """
+    points, tiny = centred.shape[1], torch.finfo(centred.dtype).tiny
+    ridge = RIDGE * centred.square().mean(dim=(1, 2)).clamp_min(tiny)
+    identity = torch.eye(points, device=centred.device, dtype=centred.dtype)
+    system = centred @ centred.mT + points * ridge[:, None, None] * identity
+    explained = torch.linalg.solve(system, (centred * apart[:, None]).sum(dim=2))
+    weight = apart - (centred * explained[..., None]).sum(dim=1)
+    return weight / weight.norm(dim=1, keepdim=True).clamp_min(tiny)
 
 
 def _corner(clean: Inputs, ball: Ball, generator: torch.Generator | None) -> Inputs:

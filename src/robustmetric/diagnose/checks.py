@@ -134,19 +134,23 @@ def steps(counts: Sequence[int], scores: Sequence[float], usual: int) -> Verdict
 
 
 def zero_gradients(gradients: Float[Tensor, "images *shape"]) -> Verdict:
-    """Images must have a gradient to climb."""
-    flat = gradients.flatten(1)
-    lengths = flat.abs().amax(dim=1)
+    """Images must have a gradient to climb; one with a NaN in it leads nowhere, and counts as none."""
+    broken = gradients.flatten(1).isnan().any(dim=1)
+    flat = gradients.flatten(1).nan_to_num(nan=0.0, posinf=INFINITE, neginf=-INFINITE)
+    lengths = flat.abs().amax(dim=1).masked_fill(broken, 0.0)
     share = _percent(lengths == 0)
     numbers = {
         "images without gradient": share,
+        "images with NaN": _percent(broken),
         "pixels without gradient": _percent((flat == 0).flatten()),
         "median of the largest entries": float(lengths.median()),
     }
     ranked = lengths.sort().values.tolist()
     curve = Curve("images, in order", "largest entry of the gradient", {"images": (_count(lengths), ranked)})
     word = _enough(thresholds.FLAT.judge(share), len(flat))
-    return Verdict("zero_gradients", word, numbers, f"{share:.1f} percent of the images have no gradient", curve)
+    said = f"{share:.1f} percent of the images have no gradient"
+    said += f", {numbers['images with NaN']:.1f} a gradient that holds NaN" if broken.any() else ""
+    return Verdict("zero_gradients", word, numbers, said, curve)
 
 
 def loss_against_margin(usual: str, by_loss: Mapping[str, Survived]) -> Verdict:

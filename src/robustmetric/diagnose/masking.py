@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from robustmetric.attacks.base import Attack, Engine, Scores, Targets, run
+from robustmetric.attacks.margin import WON
 from robustmetric.attacks.transfer import Surrogate, transfer
 from robustmetric.diagnose import checks
 from robustmetric.diagnose.binarisation import find_planted
@@ -90,7 +91,7 @@ class Examination:
     generator: torch.Generator | None
     votes: int = 1
     """Answers per image that the model is judged by; more than one where it is randomised."""
-    goal: float | None = 0.0
+    goal: float | None = WON
     """Where searches let an image go; None keeps all in the batch, whose place there decides a fixed draw."""
 
     def survived(self, attack: Attack, engine: Engine) -> Survived:
@@ -144,7 +145,7 @@ class Examination:
 
     def recorded(self, engine: Engine) -> Recorder:
         """The climb of the usual loss, step by step."""
-        recorder = Recorder(self.subject.loss, self.subject.margin, self.subject.right)
+        recorder = Recorder(self.subject.loss, self.subject.watched, self.subject.right)
         self.survived(recorder, engine)
         return recorder
 
@@ -155,6 +156,8 @@ def examine(
     """Every check in turn."""
     if engine.ball.radius <= 0:
         raise InputError("a ball of radius 0 holds nothing to find; expected a radius > 0, such as 8/255")
+    if engine.ball.norm != "linf":
+        raise InputError(f"the checks are of pixels changed one by one, not {engine.ball.norm}; expected norm: linf")
     effort = effort or Masking()
     subject = attached(subject)
     apart = _apart(subject)

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from robustmetric.attacks.base import Attack, Scores, Targets, recall_at_1
 from robustmetric.attacks.embedding_shift import EmbeddingShift
-from robustmetric.attacks.margin import WON, Misclassify, is_wrong
-from robustmetric.attacks.misretrieve import Misretrieve
+from robustmetric.attacks.margin import Misclassify, is_wrong, lifted
 from robustmetric.attacks.transfer import Surrogate
 from robustmetric.attacks.vote import NeighbourMargin, SoftVote, voted_recall_at_1
 from robustmetric.errors import InputError
@@ -33,11 +32,13 @@ class Subject:
     gallery: Gallery
     """Empty for a classifier."""
     loss: Attack
-    """What the usual attack climbs: the cross entropy of a classifier, the margin of neighbours."""
+    """What the usual attack climbs: the cross entropy of a classifier, the margin of neighbours. As `margin` and the
+    others, it is lifted where the model is wrong (`goal: 1e4`)."""
     margin: Attack
-    """At 0 or above where the model is wrong."""
     others: Mapping[str, Attack]
     """Further losses by name."""
+    watched: Attack
+    """The margin without a lift: what climbs are followed by."""
     right: Right
     score: str
     chance: float
@@ -54,6 +55,28 @@ class Subject:
         """The inputs, some at a time; always the same ones together."""
         for part in chunks(len(self.batch), self.together):
             yield Batch(self.batch.inputs[part], self.batch.labels[part], self.batch.index[part])
+
+
+@dataclass(frozen=True)
+class Lifted:
+    """Another attack's value, lifted where the model itself is wrong (`goal: 1e4`).
+
+    A vote is lost at margins on either side of 0, so that no margin of its members tells an engine where to stop.
+    """
+
+    attack: Attack
+    right: Right
+    role: ClassVar[Literal["query", "candidate"]] = "query"
+
+    def choose(self, clean: Embeddings, batch: Batch, gallery: Gallery, generator: torch.Generator | None) -> Targets:
+        return {**self.attack.choose(clean, batch, gallery, generator), "label": batch.labels, "exclude": batch.index}
+
+    def value(self, z: Embeddings, targets: Targets, gallery: Gallery) -> Float[Tensor, " batch"]:
+        rows = Batch(z.detach(), targets["label"], targets["exclude"])
+        return lifted(self.attack.value(z, targets, gallery), ~self.right(z.detach(), rows, gallery))
+
+    def score(self, z: Embeddings, targets: Targets, batch: Batch, gallery: Gallery) -> Scores:
+        return self.attack.score(z, targets, batch, gallery)
 
 
 class Attached(nn.Module):
@@ -95,8 +118,9 @@ def classifier_subject(
         batch=batch,
         gallery=empty,
         loss=Misclassify("cross_entropy"),
-        margin=Misclassify("margin"),
+        margin=Lifted(Misclassify("margin"), _right_class),
         others={"DLR": Misclassify("dlr")} if classes > 2 else {},
+        watched=Misclassify("margin"),
         right=_right_class,
         score="accuracy",
         chance=100 / classes,
@@ -118,26 +142,26 @@ def retrieval_subject(
 ) -> Subject:
     """An encoder that searches a gallery, or, with `members`, an ensemble whose members vote on the first neighbour.
 
-    The usual attack climbs the margin of its neighbours. The soft vote and the embedding shift are weaker on honest
-    models too, so that they stand among the other losses, where they count if they win.
+    The usual attack climbs the margin of its neighbours. A soft vote leaves more than it on some honest models and less
+    on others, and the embedding shift more on all measured (`docs/masking.md`): both stand among the other losses,
+    where they count if they win.
     """
     if not len(gallery):
         raise InputError("retrieval needs a gallery to search; expected at least one item")
-
-    def lift(attack: Attack) -> Attack:
-        return Misretrieve(attack) if members == 1 else attack
-
+    right: Right = _right_neighbour if members == 1 else partial(_right_vote, members=members)
+    margin = NeighbourMargin(members)
     return Subject(
         model=model,
         batch=batch,
         gallery=gallery,
-        loss=lift(NeighbourMargin(members)),
-        margin=NeighbourMargin(members),
+        loss=Lifted(margin, right),
+        margin=Lifted(margin, right),
         others={
-            "soft vote": lift(SoftVote(members, straight_through=False)),
-            "ES": lift(EmbeddingShift()),
+            "soft vote": Lifted(SoftVote(members, straight_through=False), right),
+            "ES": Lifted(EmbeddingShift(), right),
         },
-        right=_right_neighbour if members == 1 else partial(_right_vote, members=members),
+        watched=margin,
+        right=right,
         score="R@1" if members == 1 else "V1:R",
         chance=chance,
         view=view,
@@ -166,8 +190,8 @@ class Decision:
 class Recorder:
     """An attack that remembers, at every value an engine asked for, what another is there and if the model was right.
 
-    The other is the margin, say, which does not saturate where the loss of a confident model does. For engines that ask
-    about all rows at every step (PGD with `keep: best`).
+    The other is the margin, say, not lifted, which does not saturate where the loss of a confident model does. For
+    engines that ask about all rows at every step (PGD with `keep: best`).
     """
 
     role: ClassVar[Literal["query", "candidate"]] = "query"
@@ -185,7 +209,7 @@ class Recorder:
         value = self.attack.value(z, targets, gallery)
         rows = Batch(z.detach(), targets["label"], targets["exclude"])
         watched = self.watched.value(z.detach(), targets, gallery)
-        self._parts[-1].append((unlifted(watched), self.right(z.detach(), rows, gallery)))
+        self._parts[-1].append((watched, self.right(z.detach(), rows, gallery)))
         return value
 
     def score(self, z: Embeddings, targets: Targets, batch: Batch, gallery: Gallery) -> Scores:
@@ -193,18 +217,13 @@ class Recorder:
 
     @property
     def values(self) -> Float[Tensor, "steps images"]:
-        """What was watched, at every step, without what won rows are lifted by."""
+        """What was watched, at every step."""
         return torch.cat([torch.stack([value for value, _ in part]) for part in self._parts], dim=1)
 
     @property
     def is_right(self) -> Bool[Tensor, "steps images"]:
         """Whether the model was right at every step."""
         return torch.cat([torch.stack([right for _, right in part]) for part in self._parts], dim=1)
-
-
-def unlifted(value: Float[Tensor, " batch"]) -> Float[Tensor, " batch"]:
-    """The loss alone, of one that may have been lifted."""
-    return value - WON * (value >= WON / 2).to(value.dtype)
 
 
 def _right_class(z: Embeddings, batch: Batch, gallery: Gallery) -> Bool[Tensor, " batch"]:

@@ -18,7 +18,7 @@ from robustmetric.jobs.feed import Feed
 from robustmetric.jobs.folder import fingerprint
 from robustmetric.jobs.workers import Workers, full_precision
 from robustmetric.models.classifier import Classifies
-from robustmetric.numerics.randomness import generator
+from robustmetric.numerics.randomness import generator, repeatable
 from robustmetric.perturb.pgd import View, frozen
 from robustmetric.types import Batch, Gallery
 
@@ -74,10 +74,9 @@ class Arena:
             _check_classes(model.classes, dataset)
             arena_gallery = empty_gallery(model.classes, workers.device)
         else:
-            arena_gallery = Gallery(
-                embed(model, items, view, workers, batch_size, seen=_seen(fast)),
-                _aligned_labels(dataset).to(workers.device),
-            )
+            with repeatable(workers.device, seed, 5):
+                z = embed(model, items, view, workers, batch_size, seen=_seen(fast))
+            arena_gallery = Gallery(z, _aligned_labels(dataset).to(workers.device))
         return Arena(
             model=model,
             queries=queries,

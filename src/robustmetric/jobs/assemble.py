@@ -172,7 +172,9 @@ def load_suite(
     path, spec = _read_suite(name)
     asking = [label for label, entry in spec["attacks"].items() if _mentions(entry, SURROGATE)]
     if surrogate is not None and not asking:
-        raise InputError(f"{path}: no attack asks for a surrogate; leave {surrogate!r} out, or run transfer")
+        raise InputError(
+            f"{path}: no attack asks for a surrogate; leave {surrogate!r} out, or run transfer or clustering_adaptive"
+        )
     entries = {k: entry for k, entry in spec["attacks"].items() if surrogate is not None or k not in asking}
     if not entries:
         raise InputError(f"{path}: every attack asks for a surrogate; name a run folder with --surrogate RUN")

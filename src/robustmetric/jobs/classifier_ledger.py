@@ -8,21 +8,23 @@ from robustmetric.jobs.worst_case import KIND, LOWEST, SPREAD, WORST
 from robustmetric.records import Record
 
 PAPER_BATCH = 60
-BLOCKS, LOCAL = ("accuracy", LOWEST, SPREAD), "local_search"
+BLOCKS, LOCAL, TRANSFER = ("accuracy", LOWEST, SPREAD), "local_search", "transfer"
+FROM = " from "
+"""Between a transferred attack and the run that it climbed on, in the name of a trial."""
 
 
-def classification(tested: Iterable[Record], radius: float | None) -> dict[str, Any]:
+def classification(tested: Iterable[Record], local: Iterable[Record], radius: float | None) -> dict[str, Any]:
     """By score, the numbers of every attack and worst case at `radius` (None: at the one measured); empty if none.
 
-    Local search, part of it without a bound, is a block of its own. Where two suites have a number under one name, that
-    of `classification` counts.
+    Local search, part of it without a bound, is a block of its own, with its own number of queries. Where two suites
+    have a number under one name, that of `classification` counts.
     """
-    found = [record for record in _at(tested, radius) if "accuracy" in record.scores]
-    if not found:
+    found = _at((record for record in tested if "accuracy" in record.scores), radius)
+    own = (record for record in local if "accuracy" in record.scores)
+    aside = _at(own, found[0].settings["radius"] if found else radius)
+    if not found and not aside:
         return {}
     found.sort(key=lambda record: record.settings.get("suite") == "classification")
-    aside = [record for record in found if record.settings.get("suite") == LOCAL]
-    found = [record for record in found if record not in aside]
     blocks = {
         block: {record.name: round(record.scores[block], 4) for record in found if block in record.scores}
         for block in BLOCKS
@@ -32,17 +34,54 @@ def classification(tested: Iterable[Record], radius: float | None) -> dict[str, 
     return {
         **_ball([*found, *aside]),
         **{block: numbers for block, numbers in blocks.items() if numbers},
+        **({f"{LOCAL}_queries": aside[0].count} if aside else {}),
         **({} if worst is None else {"worst_case_interval": _interval(worst, "accuracy")}),
     }
 
 
 def auto_rank(tested: Iterable[Record], radius: float | None) -> dict[str, Any]:
     """The R@1 that AutoRank leaves, with its interval; empty where it was not run."""
-    found = [record for record in _at(tested, radius) if record.kind == KIND and "R@1" in record.scores]
-    last = next((record for record in reversed(found) if record.name == "AutoRank"), None)
-    if last is None:
+    own = (record for record in tested if record.kind == KIND and record.name == "AutoRank" and "R@1" in record.scores)
+    found = _at(own, radius)
+    if not found:
         return {}
+    last = found[-1]
     return {**_ball([last]), "R@1": round(last.scores["R@1"], 4), "R@1_interval": _interval(last, "R@1")}
+
+
+def by_source(aside: Iterable[Record], radius: float | None) -> dict[str, list[Record]]:
+    """The transferred attacks on a classifier by the run they climbed on: by its newest weights, on most queries."""
+    moved = _at((r for r in aside if "surrogate_weights" in r.settings and "accuracy" in r.scores), radius)
+    found: dict[str, list[Record]] = {}
+    for source in dict.fromkeys(source_of(record) for record in moved):
+        own = [record for record in moved if source_of(record) == source]
+        newest = own[-1].settings["surrogate_weights"]
+        own = [record for record in own if record.settings["surrogate_weights"] == newest]
+        most = max(record.count for record in own)
+        found[source] = [record for record in own if record.count == most]
+    return found
+
+
+def source_of(record: Record) -> str:
+    """The name of the run that a transferred attack climbed on; RUN where its trial does not say."""
+    return str(record.settings.get("trial", record.name)).partition(FROM)[2] or "RUN"
+
+
+def transfer(sources: Mapping[str, Sequence[Record]]) -> dict[str, Any]:
+    """By the run that was climbed on, what each transferred attack leaves; empty where none was run."""
+    if not sources:
+        return {}
+    return {
+        **_ball([record for own in sources.values() for record in own]),
+        "sources": {
+            source: {
+                "weights": own[0].settings["surrogate_weights"],
+                "queries": own[0].count,
+                "accuracy": {r.name.partition(FROM)[0]: round(r.scores["accuracy"], 4) for r in own},
+            }
+            for source, own in sources.items()
+        },
+    }
 
 
 def model_name(spec: Mapping[str, Any], usual: str) -> str:
@@ -62,9 +101,9 @@ def batch_name(spec: Mapping[str, Any]) -> list[str]:
     return [] if batch in (None, PAPER_BATCH) else [f"batch{batch}"]
 
 
-def _at(tested: Iterable[Record], radius: float | None) -> list[Record]:
-    """The attacked records at a radius; where none is given, at the first one found."""
-    attacked = [record for record in tested if record.kind in ("attack", KIND) and "radius" in record.settings]
+def _at(found: Iterable[Record], radius: float | None) -> list[Record]:
+    """The attacked among these records at a radius; where none is given, at the first one found."""
+    attacked = [record for record in found if record.kind in ("attack", KIND) and "radius" in record.settings]
     if radius is None and attacked:
         radius = attacked[0].settings["radius"]
     return [r for r in attacked if radius is not None and math.isclose(r.settings["radius"], radius, rel_tol=1e-3)]

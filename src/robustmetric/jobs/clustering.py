@@ -21,6 +21,7 @@ from robustmetric.jobs.folder import save_arrays
 from robustmetric.jobs.pictures import Pictures
 from robustmetric.jobs.surrogate import load_surrogate, surrogate_settings
 from robustmetric.jobs.workers import full_precision
+from robustmetric.jobs.worst_case import fitted
 from robustmetric.metrics.robustness import bootstrap
 from robustmetric.metrics.voting import Reading, clusters_by_reading, recall_by_reading
 from robustmetric.models.ensemble import Ensemble
@@ -34,7 +35,7 @@ KS = (1, 2, 4, 8, 10, 20)
 """Recall is stated at those of them that the gallery has neighbours for."""
 SIDES = ("both sides", "query only", "gallery only")
 """Which side of a search is perturbed; clusters are made of one set, so only "both sides" has their scores."""
-CLEAN = "neither side"
+CLEAN, STRONGEST = "neither side", "strongest"
 SECONDS = "seconds of the climb"
 
 
@@ -65,6 +66,7 @@ def run_any_suite(
         kept = None if folder is None else folder / "queries"
         yield from run_suite(arena, suite, seed, context, settings, finished, kept)
         return
+    suite = fitted(suite, arena)
     for record in run_clustering(arena, suite, seed, context, settings, finished, usual(arena, kmeans), folder):
         yield record, None
 
@@ -86,7 +88,8 @@ def run_clustering(
 ) -> Iterator[Record]:
     """Clean, then every trial: one record for each side perturbed and each reading; last, the strongest attack of each.
 
-    A trial whose records are all in `finished` is not run again. `reading` is by default the usual one. Of every trial
+    A trial whose records are all in `finished` is not run again; the strongest are of all that stand there too, such
+    as transfers from a surrogate that is not named now. `reading` is by default the usual one. Of every trial
     that is run, `folder` gets embeddings of a few classes before and after, for pictures (`embeddings/*.npz`).
     """
     if arena.workers.ranks > 1:
@@ -96,11 +99,10 @@ def run_clustering(
     crowd = Crowd.of(arena)
     base = {"suite": suite.name, **(settings or {}), **_described(arena, crowd, reading)}
     trials: list[Trial | None] = [None, *suite.runs()]
-    found: list[Record] = []
+    found = _alike(done.values(), base, seed)
     for trial in trials:
         expected = _expected(trial, base, reading, seed, len(crowd.queries))
         if all(record.key in done for record in expected):
-            found += [done[record.key] for record in expected]
             continue
         clean, moved, notes = _embeddings(arena, crowd, trial, reading, seed)
         measured = _measured(crowd, clean, moved, expected, reading, {**context, "chance": crowd.chance, **notes})
@@ -108,7 +110,7 @@ def run_clustering(
             _keep(folder, suite.name, trial, crowd, clean, moved, arena.class_names)
         found += measured
         yield from measured
-    yield from (record for record in strongest(found) if record.key not in done)
+    yield from (record for record in strongest(found, base) if record.key not in done)
 
 
 def voters(model: nn.Module) -> int:
@@ -116,28 +118,37 @@ def voters(model: nn.Module) -> int:
     return len(model.members) if isinstance(model, Ensemble) else 1
 
 
-def strongest(found: Iterable[Record]) -> list[Record]:
-    """For each radius, side and reading, the smallest of every score over all attacks, and whose it is."""
+def strongest(found: Iterable[Record], shared: Mapping[str, Any]) -> list[Record]:
+    """For each radius, side and reading, the smallest of every score over all attacks, and whose it is.
+
+    `shared` are the settings that all attacks have in common: the suite, the data, the arena and how it is read.
+    """
     groups: dict[tuple[Any, ...], list[Record]] = {}
     for record in found:
-        if record.settings["sides"] != CLEAN:
+        if record.settings["sides"] != CLEAN and record.settings["trial"] != STRONGEST:
             group = (record.settings["norm"], record.settings["radius"], record.settings["sides"])
             groups.setdefault((*group, record.settings["reading"]), []).append(record)
-    return [_smallest(records) for records in groups.values()]
+    return [_smallest(records, shared) for records in groups.values()]
 
 
-def _smallest(records: Sequence[Record]) -> Record:
+def _alike(done: Iterable[Record], base: Mapping[str, Any], seed: int) -> list[Record]:
+    """The records of this job that were made as `base` says, whatever their attack."""
+    own = [record for record in done if record.kind == KIND and record.seed == seed]
+    return [r for r in own if all(key in r.settings and r.settings[key] == base[key] for key in base)]
+
+
+def _smallest(records: Sequence[Record], shared: Mapping[str, Any]) -> Record:
     names = [name for name in records[0].scores if not name.endswith(" std")]
     least = {name: _weakest(records, name) for name in names}
-    kept = ("suite", "data", "norm", "radius", "sides", "reading", "weights", "data_fingerprint")
     first = records[0]
     return replace(
         first,
-        name=_name("strongest", first.settings["sides"], first.settings["reading"]),
+        name=_name(STRONGEST, first.settings["sides"], first.settings["reading"]),
         scores={name: record.scores[name] for name, record in least.items()},
         settings={
-            **{key: first.settings[key] for key in kept if key in first.settings},
-            "trial": "strongest",
+            **shared,
+            **{key: first.settings[key] for key in ("norm", "radius", "sides", "reading")},
+            "trial": STRONGEST,
             "by": {name: record.settings["trial"] for name, record in least.items()},
         },
         intervals={name: r.intervals[name] for name, r in least.items() if name in r.intervals},
@@ -146,7 +157,8 @@ def _smallest(records: Sequence[Record]) -> Record:
 
 
 def _weakest(records: Sequence[Record], score: str) -> Record:
-    return min(records, key=lambda record: record.scores[score])
+    # Of equals the first by name, so that the order in which they were run changes no record.
+    return min(records, key=lambda record: (record.scores[score], record.settings["trial"]))
 
 
 @full_precision()

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from robustmetric.records import Record
-from robustmetric.report.clustering import BOTH, CLEAN, GALLERY, HEADLINE, KIND, QUERY, STRONGEST
+from robustmetric.report.clustering import BOTH, CLEAN, GALLERY, HEADLINE, KIND, QUERY, STRONGEST, backend
 from robustmetric.report.clustering_schema import SUITES, SWEEP
 
 Block = dict[str, Any]
@@ -14,14 +14,15 @@ FEW = ("R@1", "NMI", "F1")
 
 
 def clustering_records(found: Iterable[Record], weights: str | None) -> list[Record]:
-    """Those in fp32 of the weights that lie there, of one seed and as many queries as any."""
+    """Those in fp32 of the weights that lie there, of one seed and one k-means, and as many queries as any."""
     groups: dict[tuple[Any, ...], list[Record]] = {}
     for record in found:
         settings = record.settings
         if record.kind != KIND or settings.get("precision", "fp32") != "fp32":
             continue
         if weights is None or weights.startswith(str(settings.get("weights", ""))):
-            key = (record.seed, record.count, settings.get("weights"), settings.get("data_fingerprint"))
+            described = settings.get("weights"), settings.get("data_fingerprint")
+            key = (record.seed, record.count, *described, backend(record))
             groups.setdefault(key, []).append(record)
     whole = [group for group in groups.values() if any(record.settings["sides"] == CLEAN for record in group)]
     return max(whole, key=lambda group: (group[0].count, len(group))) if whole else []
@@ -59,7 +60,7 @@ def _by_suite(records: Iterable[Record], reading: str, radius: float) -> Block:
     """Clean, and under each suite what its only attack, or its strongest, leaves."""
     own = [record for record in records if record.settings["reading"] == reading]
     clean = [record for record in own if record.settings["sides"] == CLEAN]
-    block: Block = {"clean": _rounded(clean[-1])}
+    block: Block = {"clean": _rounded(clean[0])}
     for suite, key in SUITES.items():
         sides = {
             r.settings["sides"]: r

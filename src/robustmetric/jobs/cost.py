@@ -23,6 +23,8 @@ def cost(defence: Mapping[str, Any]) -> float | None:
         # An embedding that is only a target needs no backward pass.
         target = LOOK if kind == "madry" and defence.get("goal") == "embedding" and not again else 0.0
         return LOOK + climb + UPDATE * (2 if again else 1) + target
+    if kind == "one_step":
+        return LOOK + STEP + UPDATE
     if kind in ("scattering", "random_target"):
         return (LOOK if kind == "scattering" else 0) + climb + UPDATE
     if kind in ("act", "rest") or (kind == "minmax" and defence.get("clean_anchor")):

@@ -1,11 +1,14 @@
 """Masking diagnostics: model + data -> [check -> verdict] -> records, one for each check and one for all of them."""
 
+import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any, cast
 
 import torch
+from torch import Tensor, nn
 
 from robustmetric.attacks.base import Attack
 from robustmetric.attacks.feature_match import Featured
@@ -16,14 +19,15 @@ from robustmetric.diagnose.masking import Masking, examine
 from robustmetric.diagnose.subject import Subject, classifier_subject, retrieval_subject
 from robustmetric.errors import InputError
 from robustmetric.jobs.arena import Arena, as_bytes
-from robustmetric.jobs.evaluate import _chance
+from robustmetric.jobs.evaluate import chance_of
 from robustmetric.jobs.surrogate import find_surrogate, surrogate_settings
 from robustmetric.jobs.workers import full_precision
 from robustmetric.models.classifier import Classifies
 from robustmetric.models.ensemble import Ensemble
 from robustmetric.numerics.randomness import generator
-from robustmetric.perturb.pgd import PGD
+from robustmetric.perturb.pgd import PGD, frozen
 from robustmetric.records import Record
+from robustmetric.types import Inputs
 
 KIND = "masking"
 """Of these records. The one named `verdict` has the others' in its context."""
@@ -55,18 +59,29 @@ def run_masking(
             yield from _diagnose(arena, trial, expected, context)
 
 
-@full_precision()
+@contextmanager
+def _apart(device: torch.device, seed: int) -> Iterator[None]:
+    """Full precision, and torch's own randomness, which a randomised model draws from, seeded; both restored after."""
+    with full_precision(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
 def _verdicts(arena: Arena, trial: Trial, seed: int) -> Iterator[tuple[Verdict, int]]:
     masking, engine = trial.attack, trial.engine
     if not isinstance(masking, Masking) or not isinstance(engine, PGD):
         raise InputError(f"trial {trial.label!r}: {masking!r} with {engine!r}; expected masking with the engine pgd")
-    subject = subject_of(arena, masking, trial)
     device = arena.workers.device
-    # A randomised model draws from torch's own generator; what it draws shall repeat, and disturb nobody.
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        for verdict in examine(subject, engine, masking, generator(device, seed, 8)):
-            yield verdict, len(subject.batch)
+    with _apart(device, seed):
+        subject = subject_of(arena, masking, trial)
+    verdicts = examine(subject, engine, masking, generator(device, seed, 8))
+    for place in itertools.count():
+        # Around each step of the generator: held open across a yield, it would be the caller's state too.
+        with _apart(device, seed + place):
+            verdict = next(verdicts, None)
+        if verdict is None:
+            return
+        yield verdict, len(subject.batch)
 
 
 def _diagnose(arena: Arena, trial: Trial, last: Record, context: Mapping[str, Any]) -> Iterator[Record]:
@@ -102,15 +117,27 @@ def subject_of(arena: Arena, masking: Masking, trial: Trial) -> Subject:
             raise InputError(
                 "by_vote is for ensembles of encoders; a classifier's members vote inside it: leave it out"
             )
-        features = model.features if isinstance(model, Featured) else None
+        features = _features(model, batch.inputs)
         subject = classifier_subject(model, batch, model.classes, features=features, view=arena.seen)
         return replace(subject, surrogates=sources, together=arena.batch_size)
-    chance = _chance(batch.labels, arena.gallery.labels, own=arena.items is arena.queries)
+    chance = chance_of(batch.labels, arena.gallery.labels, own=arena.items is arena.queries)
     members = len(model.members) if masking.by_vote and isinstance(model, Ensemble) else 1
     subject = retrieval_subject(
         model, batch, arena.gallery, chance, members=members, view=arena.seen, surrogates=sources
     )  # fmt: skip
     return replace(subject, together=arena.batch_size)
+
+
+def _features(model: nn.Module, inputs: Inputs) -> Callable[[Tensor], Tensor] | None:
+    """The model's features where it has any: a wrapper has the method, whether or not what it wraps does."""
+    if not isinstance(model, Featured):
+        return None
+    try:
+        with frozen(model), torch.no_grad():
+            model.features(inputs[:1])
+    except InputError:
+        return None
+    return model.features
 
 
 def _surrogates(arena: Arena, masking: Masking, trial: Trial) -> dict[str, Surrogate]:

@@ -13,9 +13,10 @@ from robustmetric import recipe, records
 from robustmetric.errors import InputError
 from robustmetric.jobs.certified_ledger import read_certified_row
 from robustmetric.jobs.certify import recipe_of
-from robustmetric.jobs.classifier_ledger import auto_rank, batch_name, classification, model_name
-from robustmetric.jobs.clustering_ledger import clean_record, clustering_block, clustering_records, seconds
+from robustmetric.jobs.classifier_ledger import auto_rank, batch_name, classification, model_name, transfer
+from robustmetric.jobs.clustering_ledger import clean_record, clustering_block
 from robustmetric.jobs.cost import cost
+from robustmetric.jobs.evaluations import Evaluations, all_queries, commands, gather
 from robustmetric.jobs.folder import RunFolder
 from robustmetric.metrics.robustness import SUB_SCORES, ers
 from robustmetric.records import Record
@@ -28,6 +29,7 @@ from robustmetric.report.ledger import (
     RADII,
     Row,
     faults,
+    is_noise,
     label,
     longer,
     protocol,
@@ -46,11 +48,11 @@ PAPERS = {
     "free_hm": "Shafahi et al. 2019; Zhou & Patel 2022",
     "ca_tride": "Tian et al. 2024",
     "madry": "Madry et al. 2018",
+    "one_step": "Goodfellow et al. 2015",
+    "random_target": "Kurakin et al. 2017",
     "scattering": "Zhang & Wang 2019",
+    "noise": "Zhang & Wang 2019",
 }
-KINDS = ("clean", "attack", "ers", "worst_case")
-SUITES = ("ers", "classification", "autoattack", "auto_rank", "local_search")
-"""The evaluations that make a row, by how their suites' names begin."""
 
 
 def write_rows(runs: Sequence[Path], out: Path) -> list[Path]:
@@ -58,10 +60,26 @@ def write_rows(runs: Sequence[Path], out: Path) -> list[Path]:
     rows = {row["id"]: row for row in map(_row, runs)}
     if len(rows) < len(runs):
         raise InputError(f"{len(runs)} runs make {len(rows)} rows: some share data, model, defence, protocol and seed")
+    for name, row in rows.items():
+        _check_same_weights(out / f"{name}.json", row)
     out.mkdir(parents=True, exist_ok=True)
     for name, row in rows.items():
         records.write_json(out / f"{name}.json", row)
     return [out / f"{name}.json" for name in rows]
+
+
+def _check_same_weights(path: Path, row: Row) -> None:
+    """Refuse to write over a row of another training; one of the same weights is brought up to date."""
+    try:
+        there = json.loads(path.read_text()) if path.is_file() else row
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path}, line {error.lineno}: not valid JSON; remove the file to write it anew") from error
+    theirs, ours = (str(each.get("weights_sha256", "none"))[:16] for each in (there, row))
+    if theirs != ours:
+        raise InputError(
+            f"{path} is a row of other weights ({theirs}) than this run's ({ours}); expected the same: train with "
+            "another seed for a row of its own, or remove the file to replace it"
+        )
 
 
 def _row(path: Path) -> Row:
@@ -76,28 +94,30 @@ def read_row(path: Path) -> Row:
     facts = json.loads(folder.summary.read_text()) if folder.summary.is_file() else {}
     found = records.latest(records.read(folder.results))
     weights = fingerprint_of(folder.weights) if folder.weights.is_file() else None
-    tested, clustered = _evaluation(found, weights), clustering_records(found, weights)
-    if not tested and not clustered:
-        raise InputError(
-            f"{path} holds no evaluation of its weights by an ers, classification or clustering suite in fp32; "
-            f"run `robustmetric evaluate {path}`"
-        )
-    clean = next((record for record in tested if record.kind == "clean"), None) or clean_record(clustered)
     data = str(facts.get("data"))
+    measured = gather(found, weights, RADII.get(data))
+    if measured.clean is None and not measured.clustered:
+        raise InputError(
+            f"{path} holds no evaluation of its weights by an ers, classification, autoattack, auto_rank or clustering "
+            f"suite in fp32; run `robustmetric evaluate {path}`"
+        )
+    of_ensembles = bool(measured.clustered) and _is_of_ensembles(data, spec)
+    tested = None if of_ensembles else measured.clean
+    clean = tested or clean_record(measured.clustered)
+    train = [record.seconds for record in found if record.kind == "train"]
     row: Row = {
-        **_identity(path, spec, facts, clean, bool(clustered)),
-        "command": _command(facts, clean, [*tested, *clustered]),
+        **_identity(path, spec, facts, clean, of_ensembles),
+        "command": commands(facts, clean, measured.every),
         "commit": str(facts.get("commit")),
         "hardware": str(facts.get("hardware")),
-        "wall_seconds": _seconds(found, tested, clustered),
+        "wall_seconds": {
+            **({"train": round(math.fsum(train), 1)} if train else {}),
+            "evaluate": round(measured.seconds, 1),
+        },
         "weights_sha256": weights,
         "queries": clean.count,
         "clean": _rounded({score: clean.scores[score] for score in CLEAN if score in clean.scores}),
-        "attacks": _attacks(tested, RADII.get(data)),
-        "clustering": clustering_block(clustered, RADII.get(data)) if clustered else None,
-        "classification": classification(tested, RADII.get(data)),
-        "auto_rank": auto_rank(tested, RADII.get(data)),
-        "masking": masking_block(found, weights),
+        **_blocks(measured, clean, RADII.get(data)),
         "cost_fe": cost(spec["defence"]),
         "images_per_second": _rate(found),
         "collapsed": facts.get("collapsed"),
@@ -109,15 +129,28 @@ def read_row(path: Path) -> Row:
     return row
 
 
+def _blocks(measured: Evaluations, clean: Record, radius: float | None) -> dict[str, Any]:
+    """What was measured under attack; `attacked_queries` where a row about clustering has its attacks on fewer."""
+    tested, own = measured.tested, measured.clean
+    return {
+        "attacks": _attacks(tested, radius),
+        "attacked_queries": own.count if own is not None and own.count != clean.count else None,
+        "clustering": clustering_block(measured.clustered, radius) if measured.clustered else None,
+        "classification": classification(tested, measured.local, radius),
+        "auto_rank": auto_rank(tested, radius),
+        "transfer": transfer(measured.sources),
+        "masking": None if measured.masked is None else masking_block([measured.masked]),
+    }
+
+
 def _identity(
-    path: Path, spec: Mapping[str, Any], facts: Mapping[str, Any], clean: Record, is_clustered: bool
+    path: Path, spec: Mapping[str, Any], facts: Mapping[str, Any], clean: Record, of_ensembles: bool
 ) -> dict[str, Any]:
     """What a row is called, the recipe it came from, its protocol, and what is published of it."""
     defence, data, seed = spec["defence"], str(facts.get("data")), int(spec.get("seed", 0))
     epochs, rate = int(spec["epochs"]), float(spec["optimiser"]["rate"])
     replays = int(defence.get("replays", 4)) if defence["name"] == "free_hm" else 1
-    of_ensembles = is_clustered and _is_of_ensembles(data, epochs, rate)
-    whole = clean.count == _all(clean)
+    whole = clean.count == all_queries(clean)
     try:
         name = protocol(data, epochs, rate, clean.count, whole, replays=replays, clustered=of_ensembles)
     except InputError as error:
@@ -143,13 +176,18 @@ def _identity(
         "recipe": file,
         "seed": seed,
         "protocol": name,
-        "paper": clustering_rows.SOURCE if of_ensembles else PAPERS.get(defence["name"]),
+        "paper": clustering_rows.SOURCE if of_ensembles else _paper(defence),
         "published": theirs,
     }
 
 
-def _is_of_ensembles(data: str, epochs: int, rate: float) -> bool:
+def _paper(defence: Mapping[str, Any]) -> str | None:
+    return PAPERS.get("noise" if is_noise(defence) else defence["name"])
+
+
+def _is_of_ensembles(data: str, spec: Mapping[str, Any]) -> bool:
     """Whether a run was trained as the tables about clustering are, or is a control for them."""
+    epochs, rate = int(spec["epochs"]), float(spec["optimiser"]["rate"])
     return PROTOCOLS.get(data) is LARGE and any(
         epochs in (wanted.epochs, longer(wanted)) and math.isclose(rate, wanted.rate) for wanted in ENSEMBLES.values()
     )
@@ -162,23 +200,6 @@ def fingerprint_of(path: Path) -> str:
         digest.update(name.encode())
         digest.update(value.tobytes())
     return digest.hexdigest()
-
-
-def _evaluation(found: Iterable[Record], weights: str | None) -> list[Record]:
-    """The records of one evaluation in fp32 of the weights that lie there, by the `SUITES`: that of most queries."""
-    groups: dict[tuple[Any, ...], list[Record]] = {}
-    for record in found:
-        settings = record.settings
-        if record.kind not in KINDS or not str(settings.get("suite", "")).startswith(SUITES):
-            continue
-        if settings.get("precision", "fp32") != "fp32":
-            continue
-        if weights is not None and not weights.startswith(str(settings.get("weights", ""))):
-            continue
-        key = (record.seed, *(settings.get(k) for k in ("queries", "gallery", "images", "weights", "data_fingerprint")))
-        groups.setdefault(key, []).append(record)
-    whole = [group for group in groups.values() if any(record.kind == "clean" for record in group)]
-    return max(whole, key=lambda group: (group[0].count, len(group))) if whole else []
 
 
 def _attacks(tested: Iterable[Record], radius: float | None) -> dict[str, dict[str, Any]]:
@@ -200,34 +221,6 @@ def _attacks(tested: Iterable[Record], radius: float | None) -> dict[str, dict[s
             block["ERS"] = round(ers(block), 4)
             block |= {"ERS_interval": intervals[mode]} if mode in intervals else {}
     return ordered
-
-
-def _all(clean: Record) -> int | None:
-    """How many queries there are in all: retrieval's gallery, where it is the queries; a classifier's test images."""
-    return clean.settings.get("images", clean.settings.get("gallery"))
-
-
-def _command(facts: Mapping[str, Any], clean: Record, tested: Sequence[Record]) -> str:
-    """What was typed, with the folder a training makes by itself; a command for each suite."""
-    batches = sorted({str(record.settings["batch"]) for record in tested if "batch" in record.settings})
-    some = [] if clean.count == _all(clean) else ["--queries", str(clean.count)]
-    seed = ["--seed", str(clean.seed)] if clean.seed else []
-    batch = ["--batch", batches[0]] if batches not in ([], ["128"]) else []
-    commands = [str(facts["command"])] if facts.get("command") else []
-    for suite in dict.fromkeys([clean.settings["suite"], *(r.settings["suite"] for r in tested)]):
-        own = [record.settings for record in tested if record.settings["suite"] == suite]
-        words = ["robustmetric evaluate", f"runs/{facts.get('name')}", suite, *some, *seed, *batch]
-        words += ["--surrogate", "RUN"] if any("surrogate_weights" in settings for settings in own) else []
-        by_faiss = any(settings.get("reading_rules", {}).get("backend") == "faiss" for settings in own)
-        commands.append(" ".join([*words, *(["--kmeans", "faiss"] if by_faiss else [])]))
-    return " && ".join(commands)
-
-
-def _seconds(found: Iterable[Record], tested: Iterable[Record], clustered: Iterable[Record]) -> dict[str, float]:
-    train = [record.seconds for record in found if record.kind == "train"]
-    evaluate = [record.seconds for record in tested if record.kind in ("clean", "attack")]
-    total = math.fsum([*evaluate, seconds(clustered)])
-    return {**({"train": round(math.fsum(train), 1)} if train else {}), "evaluate": round(total, 1)}
 
 
 def _rate(found: Iterable[Record]) -> float | None:

@@ -107,9 +107,11 @@ def _line(record: Record) -> str:
 
 
 def _backend(spec: Mapping[str, Spec], given: str | None, suite: Suite) -> Backend:
-    """Whose k-means: the command line's, else the recipe's; refused here where it is unknown or not installed."""
-    if given is not None and not is_clustering(suite):
-        raise InputError(f"--kmeans {given} is for suites on clustering; {suite.name!r} is none, leave it out")
+    """Whose k-means: the command line's, else the recipe's; one that is to cluster and is not there is refused."""
+    if not is_clustering(suite):
+        if given is not None:
+            raise InputError(f"--kmeans {given} is for suites on clustering; {suite.name!r} is none, leave it out")
+        return "torch"
     backend = given or str(spec.get("kmeans", "torch"))
     check_backend(backend)
     return cast(Backend, backend)

@@ -9,24 +9,28 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from robustmetric.attacks.base import Attack
+from robustmetric.attacks.base import Attack, Engine
 from robustmetric.attacks.feature_match import Exposed, FeatureMatch
 from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.attacks.transfer import Transfer
+from robustmetric.attacks.vote import climbs_of
 from robustmetric.errors import InputError
-from robustmetric.jobs.arena import Arena, embed
+from robustmetric.jobs.arena import Arena, as_bytes, embed
 from robustmetric.jobs.ers import PerQuery
 from robustmetric.jobs.folder import digest
 from robustmetric.metrics.robustness import bootstrap
 from robustmetric.models.classifier import Classifies
+from robustmetric.numerics.randomness import generator, repeatable
+from robustmetric.perturb.expectation import Expectation
 from robustmetric.perturb.local_search import LocalSearch
+from robustmetric.perturb.pgd import frozen
 from robustmetric.records import Record
 from robustmetric.types import Gallery
 
 KIND, WORST = "worst_case", "worst case"
 LOWEST, SPREAD = "lowest run", "max - min"
 """Of a trial that is repeated: the smallest mean of a run, and by how much the largest is above it."""
-KEPT = ("suite", "data", "norm", "radius", "bounds", "mode", "rounded")
+KEPT = ("suite", "data", "norm", "radius", "bounds", "mode", "rounded", "randomised")
 """What a worst case has in common with the trials it is of."""
 
 
@@ -38,8 +42,42 @@ class OnClasses(Protocol):
 
 
 def fitted(suite: Suite, arena: Arena) -> Suite:
-    """The suite for the arena's model; one of attacks on rankings is refused to a classifier, and the reverse."""
-    return replace(suite, trials=[replace(trial, attack=_fitted(trial.attack, arena, trial)) for trial in suite.trials])
+    """The suite for the arena's model. What would fail or mislead later is refused here, before anything runs.
+
+    That is: attacks on rankings for a classifier, and the reverse; features to match that the model does not show;
+    turns or repeats of an attack that does not say who is answered rightly; and turns in bfloat16.
+    """
+    if suite.survivors and arena.fast:
+        raise InputError(
+            f"suite {suite.name!r} states a worst case, and bfloat16 changes close answers; run it without --fast"
+        )
+    trials = [replace(trial, attack=_fitted(trial.attack, arena, trial)) for trial in suite.trials]
+    turns = {label for labels in suite.survivors.values() for label in labels}
+    for trial in trials:
+        asks = {"survivors": trial.label in turns, "repeats": trial.repeats > 1}
+        if any(asks.values()) or isinstance(trial.attack, FeatureMatch):
+            names = _score_names(trial.attack, arena)
+            if arena.right not in names:
+                raise InputError(
+                    f"trial {trial.label!r} gives {', '.join(sorted(names))} and not {arena.right!r}, the score that "
+                    f"{' and '.join(key for key in asks if asks[key])} go by; leave it out of there, or wrap its "
+                    "attack in misretrieve"
+                )
+    return replace(suite, trials=trials)
+
+
+@torch.no_grad()
+def _score_names(attack: Attack, arena: Arena) -> set[str]:
+    """The scores that an attack gives, found on one query that is not moved."""
+    attack = attack.attack if isinstance(attack, Transfer) else attack
+    one = as_bytes(arena.queries.batch(arena.rows[:1], arena.view, index=arena.places[:1]))
+    device, matched = arena.workers.device, isinstance(attack, FeatureMatch)
+    with repeatable(device, 0), frozen(Exposed(arena.model) if matched else arena.model, arena.seen) as embed:
+        z = embed(one.inputs)
+        # Features are matched with those of all images, which are not at hand yet, and do not decide the names.
+        first = climbs_of(attack)[0]
+        targets = {} if matched else first.choose(z, one, arena.gallery, generator(device, 0))
+        return set(first.score(z, targets, one, arena.gallery))
 
 
 def _fitted(attack: Attack, arena: Arena, trial: Trial) -> Attack:
@@ -101,8 +139,7 @@ class WorstCase:
 
     def note(self, trial: Trial, record: Record, values: PerQuery) -> None:
         """Take note of a trial's outcome; one that gives no answers, or leaves its ball, is no part of a worst case."""
-        bounded = not isinstance(trial.engine, LocalSearch) or trial.engine.clipped
-        if self.score in values and bounded:
+        if self.score in values and _is_bounded(trial.engine):
             self._seen.append((trial, record, values[self.score] > 0))
 
     def records(self) -> Iterator[tuple[Record, PerQuery]]:
@@ -165,6 +202,13 @@ def standing_settings(standing: Bool[Tensor, " queries"] | None) -> dict[str, An
     if standing is None:
         return {}
     return {"standing": int(standing.sum()), "standing_rows": digest(standing.numpy())}
+
+
+def _is_bounded(engine: Engine) -> bool:
+    """Whether an engine, or the one it runs, stays in its ball."""
+    if isinstance(engine, Expectation):
+        return _is_bounded(engine.engine)
+    return not isinstance(engine, LocalSearch) or engine.clipped
 
 
 def _place(trial: Trial) -> tuple[str, float, str]:

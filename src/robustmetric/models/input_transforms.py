@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -211,7 +211,7 @@ def _reduced(images: Images, levels: float | Tensor) -> Images:
 
 def _blurred(images: Images) -> Images:
     channels = images.shape[1]
-    kernel = images.new_tensor(BLUR).div(16).expand(channels, 1, 3, 3)
+    kernel = _constant(BLUR, images.dtype, images.device).div(16).expand(channels, 1, 3, 3)
     return functional.conv2d(functional.pad(images, (1, 1, 1, 1), mode="replicate"), kernel, groups=channels)
 
 
@@ -237,16 +237,16 @@ def _compressed(images: Images, quality: Float[Tensor, " batch"]) -> Images:
     in_colour = images.shape[1] == 3
     levels = (images * 255).round()
     if in_colour:
-        levels = (_mixed(levels, images.new_tensor(TO_LUMINANCE)) + _offset(images)).round()
+        levels = (_mixed(levels, _constant(TO_LUMINANCE, images.dtype, images.device)) + _offset(images)).round()
     levels = functional.pad(levels, (0, -width % 8, 0, -height % 8), mode="replicate") - 128
     blocks = levels.unflatten(3, (-1, 8)).unflatten(2, (-1, 8)).transpose(3, 4)
-    basis = _cosines().to(images)
+    basis = _cosines(images.dtype, images.device)
     steps = _steps(quality, images.shape[1])[:, :, None, None]
     coefficients = ((basis @ blocks @ basis.mT) / steps).round() * steps
     levels = (basis.mT @ coefficients @ basis).transpose(3, 4).flatten(4, 5).flatten(2, 3)[..., :height, :width] + 128
     levels = levels.round().clamp(0, 255)
     if in_colour:
-        levels = _mixed(levels - _offset(images), torch.linalg.inv(torch.tensor(TO_LUMINANCE)).to(images))
+        levels = _mixed(levels - _offset(images), _to_colour(images.dtype, images.device))
     return levels.round().clamp(0, 255) / 255
 
 
@@ -256,23 +256,43 @@ def _mixed(images: Tensor, matrix: Tensor) -> Tensor:
 
 def _offset(images: Tensor) -> Tensor:
     """Colour differences lie around 128."""
-    return images.new_tensor([0.0, 128.0, 128.0])[:, None, None]
+    return _constant((0.0, 128.0, 128.0), images.dtype, images.device)[:, None, None]
+
+
+# Once per device: copies make the host wait. Not as inference tensors, which a later gradient could not pass.
+@cache
+@torch.inference_mode(mode=False)
+def _constant(values: Sequence[Any], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=dtype, device=device)
 
 
 @cache
-def _cosines() -> Float[Tensor, "8 8"]:
+@torch.inference_mode(mode=False)
+def _to_colour(dtype: torch.dtype, device: torch.device) -> Float[Tensor, "3 3"]:
+    return torch.linalg.inv(torch.tensor(TO_LUMINANCE)).to(device, dtype)
+
+
+@cache
+@torch.inference_mode(mode=False)
+def _cosines(dtype: torch.dtype, device: torch.device) -> Float[Tensor, "8 8"]:
     """The orthonormal cosine transform of eight values."""
-    k, n = torch.arange(8.0)[:, None], torch.arange(8.0)
-    rows = torch.cos(math.pi * (n + 0.5) * k / 8) / 2
+    rows = torch.cos(math.pi * (torch.arange(8.0) + 0.5) * torch.arange(8.0)[:, None] / 8) / 2
     rows[0] /= math.sqrt(2)
-    return rows
+    return rows.to(device, dtype)
+
+
+@cache
+@torch.inference_mode(mode=False)
+def _tables(channels: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "channels 8 8"]:
+    tables = torch.tensor(LUMINANCE, dtype=dtype).expand(channels, 8, 8).clone()
+    if channels == 3:
+        tables[1:] = 99
+        tables[1:, :4, :4] = torch.tensor(CHROMINANCE, dtype=dtype)
+    return tables.to(device)
 
 
 def _steps(quality: Float[Tensor, " batch"], channels: int) -> Float[Tensor, "batch channels 8 8"]:
     """Quantisation steps per image and channel, by libjpeg's scale of quality."""
-    tables = torch.tensor(LUMINANCE, dtype=quality.dtype, device=quality.device).expand(channels, 8, 8).clone()
-    if channels == 3:
-        tables[1:] = 99
-        tables[1:, :4, :4] = quality.new_tensor(CHROMINANCE)
+    tables = _tables(channels, quality.dtype, quality.device)
     scale = torch.where(quality < 50, 5000 / quality, 200 - 2 * quality).floor()
     return ((tables * scale[:, None, None, None] + 50) / 100).floor().clamp(1, 255)

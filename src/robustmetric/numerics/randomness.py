@@ -1,6 +1,7 @@
 """Randomness that can be repeated: a generator from whole numbers, and Gaussian noise around one input, in parts."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 
 import numpy as np
@@ -30,6 +31,17 @@ def generator(device: torch.device, *parts: int, purpose: Purpose | None = None)
     entropy = np.random.SeedSequence([len(parts), *(part % 2**32 for part in parts), *tag])
     mixed = int(entropy.generate_state(1, np.uint64)[0] >> np.uint64(1))
     return torch.Generator(device).manual_seed(mixed)
+
+
+@contextmanager
+def repeatable(device: torch.device, *parts: int) -> Iterator[None]:
+    """Within, torch's own generators draw what these numbers decide; after, they go on where they were.
+
+    For models that draw at random themselves. Not to be kept open across a `yield`: others would draw from it.
+    """
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(generator(torch.device("cpu"), *parts).initial_seed())
+        yield
 
 
 def noise(

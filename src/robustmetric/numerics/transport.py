@@ -44,8 +44,9 @@ class Sinkhorn:
 
     The defaults are those of feature scattering (Zhang & Wang 2019), whose log(sum(exp) + 1e-6) loses mass in rows that
     cost more than 0.01 ln 1e6 = 0.14 everywhere, and which mostly stops after a handful of iterations, long before its
-    marginals hold. `stop="never"` is a fixed count, without a host synchronisation. `stable` is another algorithm, and
-    the textbook's: no floor, and the largest exponent taken out first.
+    marginals hold; a plan without any mass is refused. `stop="never"` is a fixed count, without a host synchronisation
+    and so without that look. `stable` is another algorithm, and the textbook's: no floor, and the largest exponent
+    taken out first.
     """
 
     regularisation: float = 0.01
@@ -82,7 +83,13 @@ class Sinkhorn:
             # A problem that has ended stands still, so a late look changes nothing.
             if iteration % LOOK == LOOK - 1 and not bool(moves.any()):
                 break
-        return exponents(u, v).exp()
+        plan = exponents(u, v).exp()
+        if self.stop != "never" and bool((plan.detach().sum(dim=(-2, -1)) < FLOOR).any()):
+            raise InputError(
+                f"costs of up to {float(cost.detach().max()):.3g} lose all mass in {self.iterations} iterations at "
+                f"regularisation {self.regularisation:g}; expected smaller costs, such as cosine, or stable: true"
+            )
+        return plan
 
 
 @dataclass(frozen=True)
@@ -98,8 +105,12 @@ class IPOT:
 
     def __call__(self, cost: Costs, mu: Weights | None = None, nu: Weights | None = None) -> Costs:
         cost, mu, nu = _problem(cost, mu, nu)
-        kernel = (-cost / self.beta).exp()
-        plan, sigma = torch.ones_like(cost), torch.full_like(nu, 1 / cost.shape[-1])
+        # Without the least of each row and column, or e^(-cost / beta) is 0 in all of one that costs over 88 beta. The
+        # plans are the same: delta and sigma undo such scales, the first sigma when it is given them.
+        rows = cost.detach().amin(dim=-1, keepdim=True)
+        columns = (cost.detach() - rows).amin(dim=-2, keepdim=True)
+        kernel = (-(cost - rows - columns) / self.beta).exp()
+        plan, sigma = torch.ones_like(cost), (-columns.squeeze(-2) / self.beta).exp() / cost.shape[-1]
         for _ in range(self.iterations):
             # The elementwise product; sums, not matrix products, which a GPU may round to fewer digits.
             q = kernel * plan

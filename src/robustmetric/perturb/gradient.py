@@ -3,15 +3,23 @@
 import torch
 from torch import Tensor
 
+from robustmetric.errors import InputError
 from robustmetric.types import Inputs, Value
 
 
 def value_and_gradient(value: Value, x: Inputs) -> tuple[Tensor, Inputs]:
     """Per-row values at x and the gradient of their sum; parameters receive no gradient."""
     x = x.detach().requires_grad_()
+    gradient = None
     with torch.enable_grad():
         height = value(x)
-        (gradient,) = torch.autograd.grad(height.sum(), x)
+        if height.requires_grad:
+            (gradient,) = torch.autograd.grad(height.sum(), x, allow_unused=True)
+    if gradient is None:
+        raise InputError(
+            "the model gives no gradient of its output with respect to the input; expected one that autograd can "
+            "follow, or an engine that asks for values alone: square, rays, local_search"
+        )
     return height.detach(), gradient
 
 

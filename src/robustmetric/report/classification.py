@@ -1,4 +1,4 @@
-"""Rows of classifiers side by side, as Markdown: the authors' protocol, then what every attack together leaves."""
+"""Rows of classifiers side by side, as Markdown: the authors' protocol, what every attack leaves, and transfer."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,39 +9,87 @@ from robustmetric.report.scores import DASH, show, show_radius
 ORDER = ("FGSM", "PGD-20", "PGD-100", "CW-20", "CW-100", "Feature match", "Square", "RayS", "Local search")
 """The attacks of the authors' protocol and of their critics, each on all images."""
 LAST = ("AutoAttack", "worst case")
-LOWEST, SPREAD = "lowest run", "max - min"
+LOWEST, SPREAD, LOCAL = "lowest run", "max - min", "local_search"
 
 
 def classification_tables(data: str, rows: Sequence[Row]) -> list[str]:
-    """One table per protocol, model and radius; a row that no classifier made is not among them."""
-    groups: dict[tuple[str, str, float], list[Row]] = {}
-    for row in rows:
-        if "classification" in row:
-            key = (row["protocol"], row["model"], row["classification"]["radius"])
-            groups.setdefault(key, []).append(row)
+    """One table per protocol, model and radius, then one of transfer; a row of retrieval is not among them."""
+    groups: dict[tuple[str, str, str], list[Row]] = {}
+    moved: dict[tuple[str, str, str], list[Row]] = {}
+    for row in filter(_is_of_classifier, rows):
+        radius = row.get("classification", {}).get("radius")
+        at = "not attacked" if radius is None else show_radius(radius)
+        groups.setdefault((row["protocol"], row["model"], at), []).append(row)
+        if "transfer" in row:
+            at = f"{show_radius(row['transfer']['radius'])}, transfer"
+            moved.setdefault((row["protocol"], row["model"], at), []).append(row)
+    made = [(key, _table(group)) for key, group in groups.items()]
+    made += [(key, _transfer_table(group)) for key, group in moved.items()]
     return [
-        f"### {data}, classifiers, protocol {protocol}, {model}, {show_radius(radius)}\n\n{_table(group)}"
-        for (protocol, model, radius), group in groups.items()
+        f"### {data}, classifiers, protocol {protocol}, {model}, {at}\n\n{text}" for (protocol, model, at), text in made
     ]
 
 
+def without_classifiers(rows: Iterable[Row]) -> list[Row]:
+    """The rows of retrieval."""
+    return [row for row in rows if not _is_of_classifier(row)]
+
+
+def name_of(row: Row) -> str:
+    """What tells a row from others of its table: defence, steps and batch, `madry_smoothing0_5-eta7`."""
+    name = str(row["id"]).removeprefix(f"{row['data']}-{row['model']}-")
+    return name.removesuffix(f"-seed{row['seed']}").removesuffix(f"-{row['protocol']}")
+
+
+def _is_of_classifier(row: Row) -> bool:
+    return "accuracy" in row["clean"]
+
+
 def _table(rows: Sequence[Row]) -> str:
-    """Accuracy in percent; of repeated attacks each image's worst, then in brackets the lowest run and max - min."""
-    known = {name for row in rows for name in row["classification"].get("accuracy", {})}
+    """Accuracy in percent; of repeated attacks each image's worst, then in brackets the lowest run and max - min.
+
+    Of local search as its authors have it, in brackets the number of images.
+    """
+    blocks = [row.get("classification", {}) for row in rows]
+    known = {name for block in blocks for name in block.get("accuracy", {})}
     attacks = [name for name in ORDER if name in known]
-    head = ["defence", "seed", "clean", *attacks, *(f"**{name}**" for name in LAST), "images"]
-    lines = [head, ["---", *["--:"] * (len(head) - 1)]]
+    searches = list(dict.fromkeys(name for block in blocks for name in block.get(LOCAL, {})))
+    head = ["defence", "seed", "clean", *attacks, *searches, *(f"**{name}**" for name in LAST), "images"]
+    lines = []
     for row in sorted(rows, key=lambda row: str(row["id"])):
-        cells = [_cell(row, name) for name in attacks] + [_bold(_cell(row, name)) for name in LAST]
+        cells = [_cell(row, name) for name in attacks] + [_searched(row, name) for name in searches]
+        cells += [_bold(_cell(row, name)) for name in LAST]
         clean = show("accuracy", row["clean"].get("accuracy"))
-        lines.append(
-            [f"`{row['defence']}`{masking_flag.note(row)}", str(row["seed"]), clean, *cells, str(row["queries"])]
-        )
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        lines.append([*_first_cells(row), clean, *cells, str(row["queries"])])
+    return _markdown(head, lines)
+
+
+def _transfer_table(rows: Sequence[Row]) -> str:
+    """Accuracy in percent on images that were found on another run, the source."""
+    sources = [
+        (row, name, source)
+        for row in sorted(rows, key=lambda row: str(row["id"]))
+        for name, source in row["transfer"]["sources"].items()
+    ]
+    attacks = list(dict.fromkeys(attack for _, _, source in sources for attack in source["accuracy"]))
+    lines = [
+        [
+            *_first_cells(row),
+            f"`{name}`",
+            *(show("accuracy", source["accuracy"].get(attack)) for attack in attacks),
+            str(source["queries"]),
+        ]
+        for row, name, source in sources
+    ]
+    return _markdown(["defence", "seed", "source", *attacks, "images"], lines)
+
+
+def _first_cells(row: Row) -> list[str]:
+    return [f"`{name_of(row)}`{masking_flag.note(row)}", str(row["seed"])]
 
 
 def _cell(row: Row, name: str) -> str:
-    block = row["classification"]
+    block = row.get("classification", {})
     value = block.get("accuracy", {}).get(name)
     if value is None:
         return DASH
@@ -49,10 +97,16 @@ def _cell(row: Row, name: str) -> str:
     return show("accuracy", value) + (f" ({', '.join(extra)})" if extra else "")
 
 
+def _searched(row: Row, name: str) -> str:
+    block = row.get("classification", {})
+    value = block.get(LOCAL, {}).get(name)
+    return DASH if value is None else f"{show('accuracy', value)} ({block[f'{LOCAL}_queries']})"
+
+
 def _bold(text: str) -> str:
     return text if text == DASH else f"**{text}**"
 
 
-def without_classifiers(rows: Iterable[Row]) -> list[Row]:
-    """The rows of retrieval."""
-    return [row for row in rows if "classification" not in row]
+def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    rule = ["---", *["--:"] * (len(head) - 1)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *lines))

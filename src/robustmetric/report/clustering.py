@@ -40,7 +40,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Table:
-    """Lines that may be compared: one data set, suite and precision."""
+    """Lines that may be compared: of one group."""
 
     title: str
     lines: tuple[Line, ...]
@@ -48,16 +48,20 @@ class Table:
 
 @dataclass(frozen=True)
 class Group:
-    """All clustering records of one data set, suite and precision, by run (its place in the report)."""
+    """All clustering records of one data set, suite, precision, k-means and count, by run (its place in the report)."""
 
     data: str
     suite: str
     precision: str
+    backend: str
+    count: int
     records: dict[int, list[Record]]
 
     def __str__(self) -> str:
         precision = "" if self.precision == "fp32" else self.precision
-        return ", ".join(part for part in (self.data, f"suite {self.suite}", precision) if part)
+        by = "" if self.backend == "torch" else f"k-means by {self.backend}"
+        parts = (self.data, f"suite {self.suite}", precision, by, f"{self.count} queries")
+        return ", ".join(part for part in parts if part)
 
     def headline(self, place: int) -> list[Record]:
         """The records of a run's headline reading."""
@@ -65,18 +69,31 @@ class Group:
 
 
 def groups(runs: Sequence[Run]) -> list[Group]:
-    """The records of all runs, put together where they may be compared."""
-    found: dict[tuple[str, str, str], dict[int, list[Record]]] = {}
+    """The records of all runs, put together where they may be compared; of each run those of its newest weights."""
+    found: dict[tuple[str, str, str, str, int], dict[int, list[Record]]] = {}
     for place, run in enumerate(runs):
-        for record in run.of_kind(KIND):
+        for record in newest(run):
             settings = record.settings
             key = (
                 str(settings.get("data") or run.data),
                 str(settings.get("suite", "")),
                 str(settings.get("precision", "fp32")),
+                backend(record),
+                record.count,
             )
             found.setdefault(key, {}).setdefault(place, []).append(record)
     return [Group(*key, records) for key, records in found.items()]
+
+
+def newest(run: Run) -> list[Record]:
+    """A run's records of clustering, by the weights that were evaluated last: a folder may have been trained again."""
+    records = run.of_kind(KIND)
+    return [r for r in records if r.settings.get("weights") == records[-1].settings.get("weights")]
+
+
+def backend(record: Record) -> str:
+    """Whose k-means made a record's clusters."""
+    return str(record.settings.get("reading_rules", {}).get("backend", "torch"))
 
 
 def tables(group: Group, runs: Sequence[Run]) -> list[Table]:
@@ -106,7 +123,7 @@ def sentences(group: Group, runs: Sequence[Run]) -> list[str]:
     """For each run, what the strongest attack on both sides leaves of R@1 and F1, and what chance would."""
     said = []
     for place in group.records:
-        records = group.headline(place)
+        records = group.headline(place)[::-1]  # the newest first: it is what the tables show
         clean = next((r for r in records if r.settings["sides"] == CLEAN), None)
         strongest = [r for r in records if r.settings["trial"] == STRONGEST and r.settings["sides"] == BOTH]
         if clean is None or not strongest:

@@ -1,5 +1,6 @@
 """Rows of the ledger about clustering: how they are named, and as a table beside what is published."""
 
+import math
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,14 +8,21 @@ from typing import Any
 
 from robustmetric import recipe
 from robustmetric.report.ledger import Row, header_of
+from robustmetric.report.masking_flag import note
 from robustmetric.report.scores import DASH, show
 
 SOURCE = "arXiv 2501.01025"
-SHOWN = ("NMI", "F1", "R@1", "R@8")
+SHOWN = {"inshop": ("NMI", "F1", "R@1", "R@10", "R@20")}
+"""By data, the scores of a table: those that are published of it."""
+USUALLY_SHOWN = ("NMI", "F1", "R@1", "R@8")
 NAMES = {"madry": "at", "naive_ensemble": "naive"}
 """Defences that the paper calls by another name."""
 USUAL = {("madry", "clean_share"): 0.0, ("eat", "clean_share"): 0.5, ("trades", "weight"): 6.0}
-MEMBERS = 3
+MEMBERS, STEPS, STEPS_TO_EDGE = 3, 10, 4
+"""Of the usual ensemble and the usual training attack, whose steps are a quarter of the radius."""
+SIZES = {"bn_inception": 512}
+USUAL_SIZE = 128
+"""Of an embedding; `SIZES` are those of other architectures."""
 
 
 def kind(defence: Mapping[str, Any], is_long: bool = False) -> str:
@@ -36,24 +44,40 @@ def kind(defence: Mapping[str, Any], is_long: bool = False) -> str:
             parts.append(f"{key}{float(defence[key]):g}".replace(".", "_"))
     objective = str(defence.get("objective", "label" if name == "madry" else "shift"))
     parts += [objective] if objective != "shift" else []
+    parts += _climb(defence)
     return "_".join([*parts, *(["long"] if is_long else [])])
+
+
+def _climb(defence: Mapping[str, Any]) -> list[str]:
+    """What differs from the usual in the training attack's steps and in their size, which is told in 255ths."""
+    steps, size, radius = _inside(defence, "steps"), _inside(defence, "step_size"), radius_of(defence)
+    parts = [f"steps{steps:g}"] if steps is not None and steps != STEPS else []
+    if size is not None and radius is not None and not math.isclose(STEPS_TO_EDGE * size, radius, rel_tol=1e-3):
+        parts.append(f"step_size{255 * size:g}".replace(".", "_"))
+    return parts
 
 
 def radius_of(defence: Any) -> float | None:
     """Of the training attack, wherever in the defence it stands; None where there is none."""
-    if isinstance(defence, list):
-        return next((radius for part in defence if (radius := radius_of(part)) is not None), None)
-    if not isinstance(defence, dict):
-        return None
-    if "radius" in defence:
-        return float(defence["radius"])
-    return next((radius for part in defence.values() if (radius := radius_of(part)) is not None), None)
+    return _inside(defence, "radius")
+
+
+def _inside(spec: Any, key: str) -> float | None:
+    """The first number under this key, at any depth."""
+    if isinstance(spec, dict) and key in spec:
+        return float(spec[key])
+    parts = list(spec.values()) if isinstance(spec, dict) else spec if isinstance(spec, list) else []
+    return next((number for part in parts if (number := _inside(part, key)) is not None), None)
 
 
 def backbone(model: Mapping[str, Any]) -> str:
-    """The architecture, of an ensemble that of its members."""
+    """The architecture, of an ensemble that of its members, with the embedding's size where it is not the usual."""
     inner = (model.get("members") or [None])[0] or model.get("trunk")
-    return str(model.get("architecture") or (backbone(inner) if isinstance(inner, dict) else model["name"]))
+    if "architecture" not in model and isinstance(inner, dict):
+        return backbone(inner)
+    name = str(model.get("architecture") or model["name"])
+    size = model.get("dim", SIZES.get(name, USUAL_SIZE))
+    return name if size == SIZES.get(name, USUAL_SIZE) else f"{name}_dim{size}"
 
 
 def published(name: str) -> dict[str, Any] | None:
@@ -73,31 +97,33 @@ def published(name: str) -> dict[str, Any] | None:
 
 
 def table(data: str, rows: Sequence[Row]) -> str:
-    """Markdown: for every protocol the rows of ours beside the published; last, what is published and not measured."""
-    theirs = _published(data)
-    parts, seen = [], set()
-    for protocol in dict.fromkeys(row["protocol"] for row in rows):
-        groups: dict[str, list[Row]] = {}
-        for row in rows:
-            if row["protocol"] == protocol:
-                groups.setdefault(_title(row), []).append(row)
-        seen |= set(groups)
-        lines = [_line(title, group[0].get("published"), group) for title, group in sorted(groups.items())]
-        parts.append(f"### {data}, clustering, protocol {protocol}\n\n{_markdown(lines)}")
-    missing = [_line(title, block, []) for title, block in theirs.items() if title not in seen]
+    """Markdown: for every protocol and model ours beside the published; last, what is published and not measured."""
+    shown = SHOWN.get(data, USUALLY_SHOWN)
+    tables: dict[tuple[str, str], dict[str, list[Row]]] = {}
+    for row in rows:
+        tables.setdefault((row["protocol"], row["model"]), {}).setdefault(_title(row), []).append(row)
+    parts = []
+    for (protocol, model), groups in tables.items():
+        lines = [_line(title, group[0].get("published"), group, shown) for title, group in sorted(groups.items())]
+        parts.append(f"### {data}, clustering, {model}, protocol {protocol}\n\n{_markdown(lines, shown)}")
+    seen = {(model, title) for (_, model), groups in tables.items() for title in groups}
+    missing = {key: block for key, block in _published(data).items() if key not in seen}
     if missing:
-        parts.append(f"### {data}, clustering, not measured\n\n{_markdown(missing)}")
+        lines = [_line(title, block, [], shown) for (_, title), block in missing.items()]
+        models = ", ".join(dict.fromkeys(model for model, _ in missing))
+        parts.append(f"### {data}, clustering, not measured ({models})\n\n{_markdown(lines, shown)}")
     return "\n\n".join(parts)
 
 
-def _published(data: str) -> dict[str, Row]:
-    """By title, what the headers of this paper's recipes for this data say."""
-    found: dict[str, Row] = {}
+def _published(data: str) -> dict[tuple[str, str], Row]:
+    """By model and title, what the headers of this paper's recipes for this data say."""
+    found: dict[tuple[str, str], Row] = {}
     for name in recipe.listing():
         block = published(name) if name.startswith(f"{data}/eat_") else None
         if block is not None:
-            defence = recipe.load(recipe.locate(name))["defence"]
-            found[named(kind(defence), radius_of(defence))] = block
+            spec = recipe.load(recipe.locate(name))
+            defence = spec["defence"]
+            found[backbone(spec["model"]), named(kind(defence), radius_of(defence))] = block
     return found
 
 
@@ -111,20 +137,20 @@ def _title(row: Row) -> str:
     return str(row["defence"]) + (f"-r{found[1]}" if found else "")
 
 
-def _line(title: str, theirs: Row | None, ours: Sequence[Row]) -> list[str]:
-    cells = [f"`{title}`"]
+def _line(title: str, theirs: Row | None, ours: Sequence[Row], shown: Sequence[str]) -> list[str]:
+    cells = [f"`{title}`" + next((flag for flag in map(note, ours) if flag), "")]
     for key in ("clean", "pgd10"):
-        cells.append(" / ".join(show(score, (theirs or {}).get(key, {}).get(score)) for score in SHOWN))
+        cells.append(" / ".join(show(score, (theirs or {}).get(key, {}).get(score)) for score in shown))
     if not ours:
         return [*cells, "not measured", DASH, DASH, DASH, DASH]
     blocks = [row["clustering"] for row in ours]
     for key in ("clean", "pgd10", "adaptive_short", "adaptive"):
-        cells.append(" / ".join(_mean(block.get(key, {}).get(score) for block in blocks) for score in SHOWN))
+        cells.append(" / ".join(_mean(block.get(key, {}).get(score) for block in blocks) for score in shown))
     return [*cells, str(len(ours))]
 
 
-def _markdown(lines: Sequence[Sequence[str]]) -> str:
-    scores = " / ".join(SHOWN)
+def _markdown(lines: Sequence[Sequence[str]], shown: Sequence[str]) -> str:
+    scores = " / ".join(shown)
     head = [f"defence ({scores})", "published: clean", "PGD-10", "ours: clean", "PGD-10"]
     head += ["strongest of clustering_short", "strongest of clustering_adaptive", "seeds"]
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *lines))

@@ -9,11 +9,12 @@ from typing import Any
 from robustmetric import recipe
 from robustmetric.report import clustering_rows, masking_flag
 from robustmetric.report.classification import classification_tables, without_classifiers
-from robustmetric.report.ledger import LARGE, Row, label, published, read_rows, steps
+from robustmetric.report.ledger import LARGE, PROTOCOLS, Row, label, published, read_rows, steps
 from robustmetric.report.scores import DASH, show
 
 MODELS = {"resnet18": "ResNet-18", "mobilenet_v2": "MobileNetV2", "convnet": "C2F2"}
-NOT_MEASURED = "not measured: no data"
+NOT_MEASURED, NO_DATA = "not measured", "not measured: no data"
+"""Of a row; and of one on data of which no row was measured."""
 Kind = tuple[str, int | None]
 """A defence's label and its steps."""
 Block = dict[str, Any]
@@ -28,7 +29,7 @@ def comparison(folder: Path) -> str:
     clustered = [row for row in every if row.get("paper") == clustering_rows.SOURCE]
     rows = [row for row in without_classifiers(every) if row not in clustered]
     groups: dict[tuple[str, str], dict[Kind, list[Row]]] = {}
-    for row in sorted(rows, key=lambda row: list(LARGE).index(row["protocol"])):
+    for row in sorted(rows, key=_place):
         groups.setdefault((row["protocol"], row["model"]), {}).setdefault(_kind(row), []).append(row)
     parts = [
         f"### {data}, protocol {protocol}\n\n{_table({kind: theirs.get(kind) for kind in ours}, ours, model)}"
@@ -37,7 +38,7 @@ def comparison(folder: Path) -> str:
     measured = {kind for ours in groups.values() for kind in ours}
     missing = {kind: block for kind, block in theirs.items() if kind not in measured}
     if missing:
-        parts.append(f"### {data}, not measured\n\n{_table(missing, {}, '')}")
+        parts.append(f"### {data}, not measured\n\n{_table(missing, {}, '', NOT_MEASURED if every else NO_DATA)}")
     parts += [text] if (text := clustering_rows.table(data, clustered)) else []
     parts += classification_tables(data, every)
     return "\n\n".join(parts) or f"No row of {data!r} is published or measured."
@@ -59,8 +60,15 @@ def _kind(row: Row) -> Kind:
     return row["defence"], int(eta[1]) if eta else None
 
 
-def _table(theirs: Mapping[Kind, Block | None], ours: Mapping[Kind, Sequence[Row]], model: str) -> str:
-    """One line per kind of `theirs`: what was published, then what was measured."""
+def _place(row: Row) -> int:
+    """Of a row's protocol among those of its data."""
+    return list(PROTOCOLS.get(row["data"], LARGE)).index(row["protocol"])
+
+
+def _table(
+    theirs: Mapping[Kind, Block | None], ours: Mapping[Kind, Sequence[Row]], model: str, absent: str = NOT_MEASURED
+) -> str:
+    """One line per kind of `theirs`: what was published, then what was measured, or the word for what was not."""
     models = sorted({block["model"] for block in theirs.values() if block is not None})
     left, right = ", ".join(_title(name) for name in models), _title(model)
     head = [
@@ -70,7 +78,7 @@ def _table(theirs: Mapping[Kind, Block | None], ours: Mapping[Kind, Sequence[Row
     lines = [head, ["---", *["--:"] * (len(head) - 1)]]
     for kind in sorted(theirs, key=lambda kind: (kind[0], kind[1] or 0)):
         name = [f"`{kind[0]}`", DASH if kind[1] is None else str(kind[1])]
-        lines.append([*name, *_their_cells(theirs[kind]), *_our_cells(ours.get(kind, []))])
+        lines.append([*name, *_their_cells(theirs[kind]), *_our_cells(ours.get(kind, []), absent)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -86,9 +94,9 @@ def _their_cells(block: Block | None) -> list[str]:
     return [show("R@1", block.get("R@1")), show("ERS", block.get("ERS"))]
 
 
-def _our_cells(rows: Sequence[Row]) -> list[str]:
+def _our_cells(rows: Sequence[Row], absent: str) -> list[str]:
     if not rows:
-        return [NOT_MEASURED, *[DASH] * 4]
+        return [absent, *[DASH] * 4]
     fallen = sum(bool(row.get("collapsed")) for row in rows)
     note = "" if not fallen else " (collapsed)" if len(rows) == 1 else f" ({fallen} of {len(rows)} collapsed)"
     attacks = (("compat", "ERS"), ("fixed", "ERS"), ("fixed", "ES:R"))

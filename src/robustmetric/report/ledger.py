@@ -12,6 +12,7 @@ from robustmetric import recipe
 from robustmetric.errors import InputError
 from robustmetric.report import masking_flag
 from robustmetric.report.clustering_schema import faults as clustering_faults
+from robustmetric.report.worst_case_schema import faults as worst_case_faults
 
 Row = dict[str, Any]
 """One file: see `faults` for what it holds."""
@@ -53,11 +54,11 @@ TEN = ("CA+", "CA-", "QA+", "QA-", "TMA", "ES:D", "ES:R", "LTM", "GTM", "GTT")
 RANGES = {"TMA": (-1.0, 1.0), "ES:D": (0.0, 2.0)}
 """Of scores that are no rates in percent."""
 WORDS = ("id", "data", "model", "defence", "recipe", "command", "commit", "hardware", "protocol")
-COUNTS = ("seed", "queries")
-NEEDED = (*WORDS, *COUNTS, "clean")
+COUNTS = ("seed", "queries", "attacked_queries")
+NEEDED = (*WORDS, "seed", "queries", "clean")
 OPTIONAL = (
-    "wall_seconds", "weights_sha256", "attacks", "auto_rank", "clustering", "classification", "certified", "masking",
-    "cost_fe", "images_per_second", "collapsed", "paper", "published",
+    "wall_seconds", "weights_sha256", "attacks", "attacked_queries", "auto_rank", "clustering", "classification",
+    "transfer", "certified", "masking", "cost_fe", "images_per_second", "collapsed", "paper", "published",
 )  # fmt: skip
 BACKBONES = {"ResNet-18": "resnet18", "C2F2": "convnet"}
 """The backbones of the published tables, as headers call them."""
@@ -111,7 +112,7 @@ def label(defence: Mapping[str, Any], data: str = "") -> str:
         own = goal["name"] != "mined"
         source = [] if own and letter == "s" else [letter]
         return "_".join([name, *source, _goal(goal), *_structure(defence, 0.05 if data == "sop" else 0.5)])
-    parts = [name]
+    parts = ["noise" if is_noise(defence) else name]
     if loss.get("name") == "cross_entropy":
         parts += _scattering(defence)
         parts += [f"smoothing{_digits(loss['smoothing'])}"] if loss.get("smoothing") else []
@@ -123,6 +124,11 @@ def label(defence: Mapping[str, Any], data: str = "") -> str:
     parts += ["partial"] if defence.get("clean_anchor") else []
     parts += [f"plain{_digits(defence['plain_share'])}"] if defence.get("plain_share") else []
     return "_".join(parts)
+
+
+def is_noise(defence: Mapping[str, Any]) -> bool:
+    """Whether its attack takes no step: a random start alone is noise in the place of an attack."""
+    return defence.get("name") == "madry" and steps(defence) == 0
 
 
 def _scattering(defence: Mapping[str, Any]) -> list[str]:
@@ -225,9 +231,7 @@ def faults(row: Any) -> list[str]:
     found = [f"{key} is missing" for key in NEEDED if key not in row]
     found += [f"{key} is not known" for key in row if key not in (*NEEDED, *OPTIONAL)]
     found += [f"{key} {row[key]!r} is no text" for key in WORDS if key in row and not _is_text(row[key])]
-    found += [
-        f"{key} {row[key]!r} is no count" for key in ("seed", "queries") if key in row and not _is_count(row[key])
-    ]
+    found += [f"{key} {row[key]!r} is no count" for key in COUNTS if key in row and not _is_count(row[key])]
     if found:
         return found
     known = PROTOCOLS.get(row["data"], LARGE)
@@ -249,7 +253,7 @@ def faults(row: Any) -> list[str]:
         if ("ERS" in scores) != (set(TEN) <= set(scores)):
             found.append(f"attacks.{mode}: ERS stands with its ten numbers or not at all")
     found += clustering_faults(row["clustering"]) if "clustering" in row else []
-    found += _worst_case_faults(row)
+    found += worst_case_faults(row)
     found += masking_flag.faults(row["masking"]) if "masking" in row else []
     for key in ("cost_fe", "images_per_second"):
         if key in row and not (_is_number(row[key]) and row[key] > 0):
@@ -257,24 +261,6 @@ def faults(row: Any) -> list[str]:
     for key in ("train", "evaluate"):
         if not _is_number(row.get("wall_seconds", {}).get(key, 0.0)):
             found.append(f"wall_seconds.{key} is no number")
-    return found
-
-
-def _worst_case_faults(row: Row) -> list[str]:
-    """Faults of `classification` and `auto_rank`: rates by attack, at one radius, the worst case below all of them."""
-    found = []
-    for key in ("classification", "auto_rank"):
-        block = row.get(key)
-        if block is not None and not (isinstance(block, dict) and _is_number(block.get("radius")) and "norm" in block):
-            found.append(f"{key} has no norm and radius")
-        elif block is not None:
-            tables = {k: v for k, v in block.items() if isinstance(v, dict)} or {"R@1": {"R@1": block.get("R@1")}}
-            rates = [value for table in tables.values() for value in table.values()]
-            if not rates or not all(_is_number(rate) and 0 <= rate <= 100 for rate in rates):
-                found.append(f"{key} has numbers that are not from 0 to 100")
-            elif (worst := block.get("accuracy", {}).get("worst case")) is not None:
-                below = [name for name, rate in block["accuracy"].items() if rate < worst]
-                found += [f"{key}: {', '.join(below)} below the worst case"] if below else []
     return found
 
 

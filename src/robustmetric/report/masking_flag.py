@@ -1,5 +1,6 @@
 """Masking verdicts in the ledger: a row's `masking`, its schema, and the flag behind the name of a masked row."""
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,26 +11,38 @@ KIND, LAST = "masking", "verdict"
 MARK = "⚑"
 WORDS = ("pass", "unclear", "fail")
 VERDICTS = ("honest", "unclear", "masked")
+KEYS = ("verdict", "checks", "radius", "images")
 
 
-def masking_block(records: Iterable[Record], weights: str | None = None) -> dict[str, Any] | None:
-    """A row's `masking`: the newest verdict (on these weights, where given) and every check; None without one."""
+def masking_record(records: Iterable[Record], weights: str | None = None, radius: float | None = None) -> Record | None:
+    """The newest verdict on these weights at this radius (None: on any, at any); None without one."""
     made = [
         record
         for record in records
         if record.kind == KIND
         and record.name == LAST
         and (weights is None or weights.startswith(str(record.settings.get("weights", ""))))
+        and (radius is None or math.isclose(record.settings["radius"], radius, rel_tol=1e-3))
     ]
-    if not made:
+    return made[-1] if made else None
+
+
+def masking_block(records: Iterable[Record]) -> dict[str, Any] | None:
+    """A row's `masking`: the newest verdict and every check, at which radius and on how many images; None without."""
+    last = masking_record(records)
+    if last is None:
         return None
-    return {"verdict": made[-1].context["verdict"], "checks": dict(made[-1].context["checks"])}
+    said = {"verdict": last.context["verdict"], "checks": dict(last.context["checks"])}
+    return {**said, "radius": round(last.settings["radius"], 6), "images": last.count}
 
 
 def faults(block: Any) -> list[str]:
     """What keeps a block from being a row's `masking`, in words."""
-    if not isinstance(block, dict) or set(block) != {"verdict", "checks"} or not isinstance(block["checks"], dict):
-        return ["masking is not {verdict, checks}"]
+    if not isinstance(block, dict) or set(block) != set(KEYS) or not isinstance(block["checks"], dict):
+        return [f"masking is not {{{', '.join(KEYS)}}}"]
+    for key in ("radius", "images"):
+        if isinstance(block[key], bool) or not isinstance(block[key], int | float) or not block[key] > 0:
+            return [f"masking.{key} {block[key]!r} is no number > 0"]
     found = [] if block["verdict"] in VERDICTS else [f"masking.verdict {block['verdict']!r} is none of {VERDICTS}"]
     found += [f"masking.checks.{name} {word!r} is none of {WORDS}" for name, word in block["checks"].items()
               if word not in WORDS]  # fmt: skip

@@ -15,6 +15,7 @@ from robustmetric.report.certified import proofs
 from robustmetric.report.gallery import Gallery, read_gallery
 from robustmetric.report.hardness import against_margin, hardness, hardness_runs
 from robustmetric.report.masking import checked, flags
+from robustmetric.report.masking_flag import KIND as MASKING
 from robustmetric.report.masking_flag import MARK
 from robustmetric.report.projections import portraits
 from robustmetric.report.runs import Run, read_runs
@@ -89,7 +90,7 @@ def render(runs: Sequence[Run], command: str) -> str:
         title=" against ".join(run.label for run in runs) if len(runs) < 4 else f"{len(runs)} runs compared",
         runs=runs,
         sections=[_section(summary, runs, place) for place, summary in enumerate(tables)],
-        unevaluated=[run for run in runs if not run.of_kind("clean", "attack", "certified", clusters.KIND)],
+        unevaluated=[run for run in runs if not run.of_kind("clean", "attack", "certified", clusters.KIND, MASKING)],
         clusterings=_clusterings(runs),
         cluster_columns=clusters.COLUMNS,
         portraits=portraits(runs),

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from numpy import ndarray
 
 from robustmetric.errors import InputError
-from robustmetric.report.clustering import BOTH, HEADLINE, KIND
+from robustmetric.report.clustering import BOTH, HEADLINE, newest
 from robustmetric.report.plots import INK, MARKERS, colour, to_svg
 from robustmetric.report.runs import Run
 from robustmetric.report.scores import show_radius
@@ -135,8 +135,8 @@ def _portrait(sample: Sample, label: str, name: str) -> tuple[str, Markup]:
 
 
 def _f1(run: Run, sample: Sample) -> float:
-    """F1 in percent under this attack, by the headline reading; infinite where no record has it."""
-    for record in run.of_kind(KIND):
+    """F1 in percent under this attack, by the headline reading; the newest; infinite where no record has it."""
+    for record in reversed(newest(run)):
         settings = record.settings
         names = tuple(settings.get(key) for key in ("suite", "trial", "sides"))
         same = names == (sample.suite, sample.attack, BOTH) and np.isclose(float(settings["radius"]), sample.radius)

@@ -77,7 +77,7 @@ def _line(
 ) -> Series | None:
     """A run's points, the clean one at 0; None where there are too few."""
     found = {float(r.settings[axis]): r for r in records if _is_step(r) and of(r) == shared and score in r.scores}
-    clean = next((r for r in records if r.settings["sides"] == CLEAN and score in r.scores), None)
+    clean = next((r for r in reversed(records) if r.settings["sides"] == CLEAN and score in r.scores), None)
     if len(found) < FEWEST:
         return None
     points = sorted(([(0.0, clean)] if clean is not None else []) + list(found.items()), key=lambda point: point[0])

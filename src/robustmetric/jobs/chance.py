@@ -1,0 +1,34 @@
+"""Models that draw at random while they answer: attacks on single draws overstate them, so a record must say so."""
+
+from typing import Any
+
+import torch
+
+from robustmetric.diagnose.thresholds import STRANGE
+from robustmetric.jobs.arena import Arena, as_bytes
+from robustmetric.jobs.progress import say
+from robustmetric.jobs.workers import full_precision
+from robustmetric.numerics.randomness import repeatable
+from robustmetric.perturb.pgd import frozen
+
+
+@full_precision()
+@torch.no_grad()
+def is_randomised(arena: Arena) -> bool:
+    """Whether two answers to the first batch differ by more than rounding; every rank asks the same, and agrees."""
+    batch = as_bytes(arena.queries.batch(arena.rows[: arena.batch_size], arena.view))
+    with repeatable(arena.workers.device, 0), frozen(arena.model, arena.seen) as embed:
+        first, second = (embed(batch.inputs).float() for _ in range(2))
+    return bool((first - second).norm() > STRANGE * first.norm())
+
+
+def chance_settings(arena: Arena) -> dict[str, Any]:
+    """What the records of such a model must say; the first rank says what its numbers are worth."""
+    if not is_randomised(arena):
+        return {}
+    if arena.workers.rank == 0:
+        say(
+            "warning: the model draws at random, two answers to one image differ; attacks that climb single draws "
+            "overrate it: use engines under {name: expectation, engine: ...}, and the suite masking"
+        )
+    return {"randomised": True}

@@ -1,0 +1,82 @@
+"""A model that draws at random is known by its answers, its records say so, and what it draws repeats."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from robustmetric.attacks.margin import Misclassify
+from robustmetric.attacks.suite import Suite, Trial
+from robustmetric.data.digits import Digits
+from robustmetric.data.transforms import Identity
+from robustmetric.jobs.arena import Arena
+from robustmetric.jobs.chance import is_randomised
+from robustmetric.jobs.evaluate import run_suite
+from robustmetric.jobs.workers import Workers
+from robustmetric.numerics.randomness import repeatable
+from robustmetric.perturb.ball import Ball
+from robustmetric.perturb.pgd import PGD
+from robustmetric.records import Record
+
+CPU = torch.device("cpu")
+
+
+class _Noisy(nn.Module):
+    """Linear logits of an image with noise on it."""
+
+    classes = 10
+
+    def __init__(self, noise: float) -> None:
+        super().__init__()
+        self.noise = noise
+        self.register_buffer("weight", torch.randn(10, 64, generator=torch.Generator().manual_seed(0)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x + self.noise * torch.randn_like(x)).flatten(1) @ self.weight.T
+
+
+def prepared(noise: float) -> Arena:
+    return Arena.prepare(
+        _Noisy(noise), Digits(closed=True).load(), Identity(), Workers(CPU), limit=200, batch_size=64
+    )  # fmt: skip
+
+
+def measured(noise: float, seed: int) -> list[Record]:
+    trial = Trial("step", Misclassify("cross_entropy"), PGD(Ball(0.02), steps=1, step_size=0.02))
+    suite = Suite("s", [trial], survivors={"all": ["step"]})
+    return [record for record, _ in run_suite(prepared(noise), suite, seed, {})]
+
+
+def test_what_is_drawn_at_random_is_known_by_two_answers() -> None:
+    assert is_randomised(prepared(0.3)) and not is_randomised(prepared(0.0))
+
+
+def test_records_of_a_randomised_model_say_so_and_repeat(capsys: pytest.CaptureFixture[str]) -> None:
+    state = torch.random.get_rng_state()
+    first = measured(0.3, seed=0)
+    assert torch.equal(torch.random.get_rng_state(), state), "nobody else's randomness is disturbed"
+    assert "warning: the model draws at random" in capsys.readouterr().err
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(17)
+        second = measured(0.3, seed=0)
+    assert [r.scores for r in first] == [r.scores for r in second]
+    assert all(r.settings["randomised"] is True for r in first) and len(first) == 4
+    other = measured(0.3, seed=1)
+    assert [r.scores for r in other] != [r.scores for r in first], "what it draws depends on the seed"
+
+
+def test_nothing_is_said_of_a_model_that_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    assert all("randomised" not in record.settings for record in measured(0.0, seed=0))
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_randomness_repeats_within_and_goes_on_after() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        expected = torch.rand(2)
+        torch.manual_seed(3)
+        draws = []
+        for parts in ((1, 2), (1, 2), (1, 3)):
+            with repeatable(CPU, *parts):
+                draws.append(torch.rand(4))
+        assert torch.equal(draws[0], draws[1]) and not torch.equal(draws[0], draws[2])
+        assert torch.equal(torch.rand(2), expected)

@@ -1,0 +1,202 @@
+"""From the records of a run to its row: every suite with its own queries, batch and source, at the published radius."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robustmetric import recipe, records
+from robustmetric.errors import InputError
+from robustmetric.jobs.cost import cost
+from robustmetric.jobs.ledger import read_row, write_rows
+from robustmetric.records import Record
+from robustmetric.report.classification import classification_tables, name_of
+from robustmetric.report.ledger import faults
+
+SHARED = {"images": 10000, "weights": "ab" * 8, "batch": 128, "data_fingerprint": "cd" * 8}
+BALL = {"norm": "linf", "radius": 8 / 255}
+
+
+def clean(suite: str, count: int = 1000, **settings: Any) -> Record:
+    return Record(
+        "clean", "clean", {"accuracy": 90.0}, {**SHARED, "suite": suite, "queries": count, **settings}, {}, count, 1.0
+    )
+
+
+def attacked(suite: str, name: str, value: float, count: int = 1000, kind: str = "attack", **settings: Any) -> Record:
+    described = {**SHARED, **BALL, "suite": suite, "queries": count, **settings}
+    return Record(kind, name, {"accuracy": value}, described, {"accuracy": (value - 1, value + 1)}, count, 10.0)
+
+
+def verdict(word: str, radius: float = 8 / 255) -> Record:
+    settings = {**SHARED, "norm": "linf", "radius": radius, "suite": "masking", "queries": 10000}
+    notes = {"verdict": word, "checks": {"steps": "fail" if word == "masked" else "pass"}}
+    return Record("masking", "verdict", {}, settings, {}, 200, 100.0, 0, notes)
+
+
+USUAL = (
+    clean("classification"),
+    attacked("classification", "PGD-20", 60.0),
+    attacked("classification", "worst case", 36.0, kind="worst_case"),
+)
+
+
+def run(path: Path, *found: Record, name: str = "cifar10/fs_scattering") -> Path:
+    """A run folder of a classifier with made-up numbers and no weights."""
+    path.mkdir(parents=True)
+    recipe.save(recipe.load(recipe.locate(name)), path / "recipe.yaml")
+    facts = {
+        "name": path.name, "data": "cifar10", "model": "wide_resnet", "commit": "abc1234", "hardware": "1 x GPU",
+        "recipe_file": f"recipes/{name}.yaml", "command": f"robustmetric train {name}",
+    }  # fmt: skip
+    records.write_json(path / "run.json", facts)
+    for record in found or USUAL:
+        records.append(path / "results.jsonl", record)
+    return path
+
+
+def test_rows_of_all_recipes_have_names_of_their_own_in_their_table(tmp_path: Path) -> None:
+    names = [name for name in recipe.listing() if name.startswith("cifar10/") and name != "cifar10/plain"]
+    rows = []
+    for name in names:
+        count = 10000 if recipe.load(recipe.locate(name))["epochs"] == 200 else 1000
+        found = (clean("classification", count), attacked("classification", "PGD-20", 60.0, count))
+        rows.append(read_row(run(tmp_path / name, *found, name=name)))
+    lines = [
+        (table.partition("\n")[0], line.partition(" | ")[0])
+        for table in classification_tables("cifar10", rows)
+        for line in table.splitlines()
+        if line.startswith("| `")
+    ]
+    assert len(lines) == len(set(lines)) == len(names) > 40
+    by_recipe = {row["recipe"].removeprefix("recipes/cifar10/fs_").removesuffix(".yaml"): row for row in rows}
+    assert name_of(by_recipe["noise"]) == "noise_smoothing0_5"
+    assert name_of(by_recipe["madry-s5"]) == "madry_smoothing0_5-eta7"
+    assert name_of(by_recipe["random_target-t1"]) == "random_target-eta1"
+    assert name_of(by_recipe["scattering-b40"]) == "scattering_smoothing0_5-eta1-batch40"
+    papers = {stem: by_recipe[stem].get("paper") for stem in ("noise", "madry", "one_step", "random_target")}
+    assert papers == {
+        "noise": "Zhang & Wang 2019", "madry": "Madry et al. 2018", "one_step": "Goodfellow et al. 2015",
+        "random_target": "Kurakin et al. 2017",
+    }  # fmt: skip
+
+
+def test_costs_are_those_counted_in_the_recipes() -> None:
+    for name in recipe.listing():
+        counted = re.findall(r"# cost: (\d+) forwards per image", recipe.locate(name).read_text())
+        if name.startswith("cifar10/fs_") and counted:
+            assert cost(recipe.load(recipe.locate(name))["defence"]) == int(counted[0]), name
+
+
+def test_local_search_on_fewer_images_is_in_the_row_with_their_number(tmp_path: Path) -> None:
+    few = (clean("local_search", 200), attacked("local_search", "Local search, clipped", 88.5, 200))
+    fewer = (clean("local_search", 50), attacked("local_search", "Local search, clipped", 1.0, 50))
+    row = read_row(run(tmp_path / "run", *few, *fewer, *USUAL))
+    assert faults(row) == [] and row["queries"] == 1000
+    block = row["classification"]
+    assert block["local_search"] == {"Local search, clipped": 88.5} and block["local_search_queries"] == 200
+    assert block["accuracy"] == {"PGD-20": 60.0, "worst case": 36.0}
+    (table,) = classification_tables("cifar10", [row])
+    assert "| 88.5 (200) |" in table and "local_search --queries 200" in row["command"]
+    other = [replace(r, settings={**r.settings, "weights": "ef" * 8}) for r in few]
+    assert "local_search" not in read_row(run(tmp_path / "other", *other, *USUAL))["classification"]
+
+
+def test_local_search_alone_makes_no_row(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no evaluation of its weights by an ers, classification"):
+        read_row(run(tmp_path / "run", clean("local_search"), attacked("local_search", "Local search, clipped", 88.5)))
+
+
+def transferred(source: str, count: int = 1000, weights: str = "01" * 8, radius: float = 8 / 255) -> list[Record]:
+    values = {"PGD-20": 80.0, "PGD-100": 79.0, "CW-20": 81.0, "CW-100": 80.5}
+    return [
+        attacked("transfer", f"{name} from {source}", value, count, surrogate_weights=weights, radius=radius)
+        for name, value in values.items()
+    ]
+
+
+def test_transfer_has_a_block_by_source_and_a_table(tmp_path: Path) -> None:
+    older = [replace(r, scores={"accuracy": 1.0}) for r in transferred("plain-seed0", 1000, "99" * 8)]
+    other = [replace(r, scores={"accuracy": 2.0}) for r in transferred("plain-seed0", radius=4 / 255)]
+    fewer = [replace(r, scores={"accuracy": 3.0}) for r in transferred("plain-seed0", 100)]
+    found = [*USUAL, clean("transfer"), *older, *other, *transferred("plain-seed0"), *fewer]
+    row = read_row(run(tmp_path / "fs-seed0", *found, *transferred("fs-seed1", 500)))
+    assert faults(row) == []
+    values = {"PGD-20": 80.0, "PGD-100": 79.0, "CW-20": 81.0, "CW-100": 80.5}
+    assert row["transfer"] == {
+        "norm": "linf", "radius": 0.031373, "sources": {
+            "plain-seed0": {"weights": "01" * 8, "queries": 1000, "accuracy": values},
+            "fs-seed1": {"weights": "01" * 8, "queries": 500, "accuracy": values},
+        },
+    }  # fmt: skip
+    assert set(row["classification"]["accuracy"]) == {"PGD-20", "worst case"}
+    _, table = classification_tables("cifar10", [row])
+    assert table.splitlines() == [
+        "### cifar10, classifiers, protocol scaled, wide_resnet16_8, 8/255, transfer",
+        "",
+        "| defence | seed | source | PGD-20 | PGD-100 | CW-20 | CW-100 | images |",
+        "| --- | --: | --: | --: | --: | --: | --: | --: |",
+        "| `scattering_smoothing0_5-eta1` | 0 | `plain-seed0` | 80.0 | 79.0 | 81.0 | 80.5 | 1000 |",
+        "| `scattering_smoothing0_5-eta1` | 0 | `fs-seed1` | 80.0 | 79.0 | 81.0 | 80.5 | 500 |",
+    ]
+    both = [
+        "robustmetric evaluate runs/fs-seed0 transfer --queries 1000 --surrogate runs/plain-seed0",
+        "robustmetric evaluate runs/fs-seed0 transfer --queries 500 --surrogate runs/fs-seed1",
+    ]
+    assert row["command"].split(" && ")[-2:] == both
+
+
+@pytest.mark.parametrize(
+    ("block", "words"),
+    [
+        ({"sources": {}}, "transfer has no norm and radius"),
+        ({**BALL, "sources": {}}, "transfer has no sources"),
+        ({**BALL, "sources": {"a": {"accuracy": {"PGD-20": 1.0}}}}, "is not {weights, queries, accuracy}"),
+        ({**BALL, "sources": {"a": {"weights": "x", "queries": 9, "accuracy": {"PGD-20": 101}}}}, "not from 0 to 100"),
+        ({**BALL, "sources": {"a": {"weights": "x", "queries": 9, "accuracy": {}}}}, "not from 0 to 100"),
+        ({**BALL, "sources": {"a": {"weights": "x", "queries": 0, "accuracy": {"PGD-20": 1}}}}, "0 is no count > 0"),
+    ],
+)
+def test_a_block_of_transfer_that_is_none_says_why(block: Any, words: str, tmp_path: Path) -> None:
+    row = read_row(run(tmp_path / "run"))
+    (fault,) = faults({**row, "transfer": block})
+    assert words in fault
+    (fault,) = faults({**row, "classification": {**row["classification"], "local_search": {"clipped": 80.0}}})
+    assert "stand together" in fault
+
+
+def test_the_masking_verdict_is_that_at_the_published_radius_and_its_suite_was_typed(tmp_path: Path) -> None:
+    row = read_row(run(tmp_path / "run", *USUAL, verdict("honest"), verdict("masked", 16 / 255)))
+    assert row["masking"] == {"verdict": "honest", "checks": {"steps": "pass"}, "radius": 0.031373, "images": 200}
+    assert row["command"].endswith(" && robustmetric evaluate runs/run masking") and faults(row) == []
+    assert row["wall_seconds"]["evaluate"] == 1 + 10 + 100, "the worst case is of attacks that were counted"
+    assert "masking" not in read_row(run(tmp_path / "other", *USUAL, verdict("masked", 16 / 255)))
+
+
+def test_every_suite_has_its_own_batch_and_queries_in_the_command(tmp_path: Path) -> None:
+    usual = [replace(r, settings={**r.settings, "batch": 500}) for r in USUAL]
+    auto = attacked("autoattack", "AutoAttack", 37.0, kind="worst_case", batch=250)
+    few = [clean("local_search", 200), attacked("local_search", "Local search, clipped", 88.5, 200)]
+    row = read_row(run(tmp_path / "run", *usual, clean("autoattack", batch=250), auto, *few))
+    assert row["command"].split(" && ")[1:] == [
+        "robustmetric evaluate runs/run classification --queries 1000 --batch 500",
+        "robustmetric evaluate runs/run autoattack --queries 1000 --batch 250",
+        "robustmetric evaluate runs/run local_search --queries 200",
+    ]
+
+
+def test_a_row_of_other_weights_is_not_written_over(tmp_path: Path) -> None:
+    path, out = run(tmp_path / "run"), tmp_path / "out"
+    (file,) = write_rows([path], out)
+    assert write_rows([path], out) == [file], "the same weights: the row is brought up to date"
+    other = json.dumps({**json.loads(file.read_text()), "weights_sha256": "ef" * 32})
+    file.write_text(other)
+    with pytest.raises(InputError, match=r"row of other weights \(efefefefefefefef\) .*another seed .* or remove the"):
+        write_rows([path], out)
+    assert file.read_text() == other
+    file.write_text("{")
+    with pytest.raises(InputError, match="line 1: not valid JSON; remove the file"):
+        write_rows([path], out)

@@ -1,0 +1,33 @@
+"""A value and its gradient; a value without one is refused in words."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from robustmetric.errors import InputError
+from robustmetric.perturb.apgd import APGD
+from robustmetric.perturb.ball import Ball
+from robustmetric.perturb.gradient import value_and_gradient
+from robustmetric.perturb.gradient_free import Square
+from robustmetric.types import Value
+
+WEIGHT = torch.ones((), requires_grad=True)
+
+
+def test_value_and_gradient_by_hand() -> None:
+    height, gradient = value_and_gradient(lambda x: x.square().sum(dim=1), torch.tensor([[1.0, 2.0], [3.0, 0.0]]))
+    assert height.tolist() == [5, 9] and gradient.tolist() == [[2, 4], [6, 0]]
+
+
+@torch.no_grad()
+def severed(x: Tensor) -> Tensor:
+    return x.flatten(1).sum(dim=1)
+
+
+@pytest.mark.parametrize("value", [severed, lambda x: WEIGHT * severed(x)])
+def test_a_value_without_a_gradient_is_refused_where_one_is_needed(value: Value) -> None:
+    clean = torch.full((2, 1, 4, 4), 0.5)
+    with pytest.raises(InputError, match=r"gives no gradient .* engine that asks for values alone: square"):
+        APGD(Ball(0.1), steps=2)(value, clean, torch.Generator().manual_seed(0))
+    moved = Square(Ball(0.1), queries=20)(value, clean, torch.Generator().manual_seed(0))
+    assert (severed(moved) > severed(clean)).all()

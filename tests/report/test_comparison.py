@@ -1,0 +1,47 @@
+"""The tables of a folder of results: what was not measured, and rows that were not attacked."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from robustmetric.report.comparison import comparison
+from robustmetric.report.scores import DASH
+
+ROW: dict[str, Any] = {
+    "data": "cifar10", "model": "wide_resnet16_8", "recipe": "recipes/cifar10/fs_plain.yaml", "commit": "abc",
+    "command": "robustmetric train cifar10/fs_plain", "hardware": "1 x GPU", "seed": 0, "queries": 1000,
+    "protocol": "scaled", "defence": "plain",
+}  # fmt: skip
+
+
+def write(folder: Path, kind: str, **changes: Any) -> None:
+    row = {**ROW, "id": f"{folder.name}-{changes.get('model', ROW['model'])}-{kind}-seed0", **changes}
+    folder.mkdir(exist_ok=True)
+    (folder / f"{row['id']}.json").write_text(json.dumps(row))
+
+
+def test_a_classifier_that_was_not_attacked_is_still_in_a_table(tmp_path: Path) -> None:
+    write(tmp_path / "cifar10", "plain-scaled", clean={"accuracy": 95.0})
+    assert comparison(tmp_path / "cifar10").splitlines() == [
+        "### cifar10, classifiers, protocol scaled, wide_resnet16_8, not attacked",
+        "",
+        "| defence | seed | clean | **AutoAttack** | **worst case** | images |",
+        "| --- | --: | --: | --: | --: | --: |",
+        f"| `plain` | 0 | 95.0 | {DASH} | {DASH} | 1000 |",
+    ]
+
+
+def test_rows_of_retrieval_stand_in_the_order_of_their_own_protocols(tmp_path: Path) -> None:
+    for protocol in ("short", "scaled"):
+        write(tmp_path / "cifar10", f"act-{protocol}", clean={"R@1": 50.0}, protocol=protocol, defence="act")
+    text = comparison(tmp_path / "cifar10")
+    assert 0 <= text.index("protocol scaled") < text.index("protocol short")
+
+
+def test_only_data_without_any_row_is_said_not_to_be_there(tmp_path: Path) -> None:
+    none = comparison(tmp_path / "cub").split("### cub, clustering")[0]
+    assert "| not measured: no data |" in none and "| not measured |" not in none
+    clean = {"R@1": 30.0}
+    write(tmp_path / "cub", "plain", data="cub", model="resnet18", protocol="full", queries=5924, clean=clean)
+    some = comparison(tmp_path / "cub").split("### cub, clustering")[0]
+    assert "| not measured |" in some and "no data" not in some
