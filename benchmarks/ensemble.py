@@ -35,22 +35,19 @@ from harness import (
     update_work,
 )
 from robustmetric.defences.eat import EnsembleAdversarial
-from robustmetric.jobs.train import Step
-from robustmetric.jobs.workers import Hardware, describe, full_precision, quiet
+from robustmetric.jobs.workers import describe, full_precision
 from robustmetric.losses.proxy_anchor import ProxyAnchor
 from robustmetric.models.backbone import encoder
 from robustmetric.models.ensemble import Ensemble
-from robustmetric.optimise import adam
 from robustmetric.perturb.ball import Ball
 from robustmetric.perturb.pgd import PGD, View
 from robustmetric.types import Batch
+from train_step import turn
 
 EXPECTED = 1.7
 SIZES = (3, 168, 224, 10)
 """Members, images, pixels and steps that `EXPECTED` is for: those of the recipes."""
 RADIUS = 8 / 255
-RATE = 1e-6
-"""So small that the members are the same in all repeats."""
 WAYS = {"literal": False, "shared": True}
 
 
@@ -79,21 +76,8 @@ def step(model: Ensemble, batch: Batch, steps: int, shared: bool, precision: str
     losses = [ProxyAnchor(classes, model.dim // members, seed=seed) for seed in range(members)]
     attack = PGD(Ball(RADIUS), steps=steps, step_size=RADIUS / 4)
     method = EnsembleAdversarial(losses, attack, shared=shared)
-    method.view = view
     method.prepare(batch.labels)
-    fabric = Hardware(accelerator=batch.inputs.device.type, precision=precision).fabric()
-    with quiet():
-        module, optimiser = fabric.setup(Step(model, method), adam(rate=RATE).build(model, method))
-    module.train()
-
-    def loop() -> None:
-        named = module(batch.inputs, batch.labels, batch.index, (0,))
-        loss = torch.stack(list(named.values())).sum()
-        optimiser.zero_grad(set_to_none=True)
-        fabric.backward(loss)
-        optimiser.step()
-
-    return loop
+    return turn(model, method, batch, precision, view)
 
 
 def work(members: int, batch: int, steps: int, shared: bool) -> int:

@@ -101,7 +101,13 @@ def network(options: argparse.Namespace, images: Tensor) -> nn.Module:
 
 def our_step(row: str, model: nn.Module, batch: Batch, steps: int, precision: str, view: View) -> Loop:
     """One turn of the training job's loop."""
-    method = defence(row, PGD(Ball(RADIUS), steps=steps, step_size=STEP, random_start=False))
+    return turn(
+        model, defence(row, PGD(Ball(RADIUS), steps=steps, step_size=STEP, random_start=False)), batch, precision, view
+    )
+
+
+def turn(model: nn.Module, method: Defence, batch: Batch, precision: str, view: View) -> Loop:
+    """The step of any defence on one batch, as the training job takes it."""
     method.view = view
     fabric = Hardware(accelerator=batch.inputs.device.type, precision=precision).fabric()
     with quiet():

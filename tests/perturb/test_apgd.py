@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hills import bumpy, images, seeded, watched
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -14,34 +15,9 @@ from robustmetric.perturb.apgd import APGD, _Climb, stretches
 from robustmetric.perturb.ball import Ball
 from robustmetric.perturb.pgd import PGD, Rowwise
 from robustmetric.perturb.search import Search
-from robustmetric.types import Value
 
 BALL = Ball(0.1)
 NORMS = pytest.mark.parametrize("ball", [BALL, Ball(0.5, norm="l2")], ids=["linf", "l2"])
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def images(rows: int, *shape: int, seed: int = 0) -> Tensor:
-    return torch.rand(rows, *shape, generator=seeded(seed))
-
-
-def bumpy(x: Tensor) -> Tensor:
-    """Many hills of different heights per row."""
-    return (torch.sin(9 * x) + x).flatten(1).sum(dim=1)
-
-
-def watched(value: Value) -> tuple[Value, list[Tensor]]:
-    """The same value, and a list that fills with the points it is asked at."""
-    points: list[Tensor] = []
-
-    def watching(x: Tensor) -> Tensor:
-        points.append(x.detach().clone())
-        return value(x)
-
-    return watching, points
 
 
 def network(seed: int = 0) -> nn.Module:

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hills import bumpy, images, seeded, watched
 from torch import Tensor
 
 from robustmetric.errors import InputError
 from robustmetric.perturb.ball import Ball
 from robustmetric.perturb.gradient_free import NES, Square
 from robustmetric.perturb.pgd import PGD, Rowwise, evaluate
-from robustmetric.types import Value
 
 BALL = Ball(0.1)
 NES_LAST = NES(BALL, steps=6, step_size=0.03, samples=10)
@@ -19,30 +19,6 @@ NES_BEST = replace(NES_LAST, keep="best")
 SQUARE = Square(BALL, queries=60)
 ENGINES = pytest.mark.parametrize("engine", [NES_LAST, NES_BEST, SQUARE], ids=["nes", "nes-best", "square"])
 SHAPES = pytest.mark.parametrize("shape", [(1, 8, 8), (3, 6, 9), (7,), (2, 5)], ids=str)
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def images(rows: int, *shape: int, seed: int = 0) -> Tensor:
-    return torch.rand(rows, *shape, generator=seeded(seed))
-
-
-def bumpy(x: Tensor) -> Tensor:
-    """Many hills of different heights per row."""
-    return (torch.sin(9 * x) + x).flatten(1).sum(dim=1)
-
-
-def watched(value: Value) -> tuple[Value, list[Tensor]]:
-    """The same value, and a list that fills with the points it is asked at."""
-    points: list[Tensor] = []
-
-    def watching(x: Tensor) -> Tensor:
-        points.append(x.clone())
-        return value(x)
-
-    return watching, points
 
 
 @ENGINES
