@@ -18,7 +18,7 @@ from robustmetric.jobs.ledger import cost, fingerprint_of, read_row, write_rows
 from robustmetric.metrics.robustness import SUB_SCORES, ers
 from robustmetric.models.convnet import ConvNet
 from robustmetric.records import Record
-from robustmetric.report.certified import faults as certified_faults
+from robustmetric.report.certified_schema import faults as certified_faults
 from robustmetric.report.comparison import comparison
 from robustmetric.report.ledger import TEN, faults, label, protocol, read_rows
 

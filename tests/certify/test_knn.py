@@ -88,7 +88,8 @@ def test_radii_do_not_depend_on_order_or_chunks(monkeypatch: pytest.MonkeyPatch)
     order = np.random.default_rng(0).permutation(60)
     shuffled = RobustKNN(given.matrix).fit(given.x[order], given.y[order])
     assert shuffled.certify(given.queries, given.labels) == pytest.approx(radii, abs=1e-12)
-    monkeypatch.setattr(module, "HELD", 60 * 3)  # three points at a time
+    monkeypatch.setattr(module, "HELD", 1)
+    monkeypatch.setattr("robustmetric.numerics.distances.BLOCK", 60 * 3)  # three points at a time
     again, step = whole.certify(
         given.queries, given.labels, return_perturbation=True, progress=lambda *done: calls.append(done)
     )

@@ -12,9 +12,11 @@ from commands import Command
 from robustmetric import records
 from robustmetric.errors import InputError
 from robustmetric.jobs import certify as job
+from robustmetric.jobs.certified_ledger import retrieval_block, retrieval_commands, retrieval_proofs
 from robustmetric.jobs.proofs import Question, curve, proved
 from robustmetric.records import Record
-from robustmetric.report.certified import certified_table, faults, read_certified
+from robustmetric.report.certified import certified_table, read_certified
+from robustmetric.report.certified_schema import faults, retrieval_faults
 
 FEW = ["--points", "40"]
 
@@ -276,6 +278,29 @@ def test_a_spoiled_row_is_refused_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "b-seed0.json").write_text(json.dumps(good))
     with pytest.raises(InputError, match="its id is not the name of the file"):
         read_certified(tmp_path)
+
+
+def test_an_encoders_certificates_stand_in_its_row() -> None:
+    """The newest of each, of the weights that lie there alone, with the command that made it."""
+
+    def proof(rate: float, weights: str = "ab", search: str = "vote", count: int = 500) -> Record:
+        settings = {"certificate": f"S({search})", "sigma": 0.25, "samples": 1000, "search": search, "radii": [0.1]}
+        scores = {"R@1@0": 60.0, "R@1@0.1": rate, "mean radius": 0.2}
+        return Record("certified", "smoothed retrieval", scores, {**settings, "weights": weights}, count=count)
+
+    records = [proof(10.0), proof(20.0), proof(30.0, weights="cd"), proof(40.0, search="mean", count=12)]
+    found = retrieval_proofs([*records, Record("certified", "1-NN exact", {}, {})], "ab12")
+    block = retrieval_block(found)
+    assert [one["R@1"] for one in block] == [[60.0, 20.0], [60.0, 40.0]] and retrieval_faults(block) == []
+    assert block[0]["radii"] == [0.0, 0.1] and block[1]["queries"] == 12 and block[0]["mean_radius"] == 0.2
+    assert retrieval_commands({"name": "x"}, found) == [
+        "robustmetric certify runs/x --sigma 0.25 --samples 1000 --search vote",
+        "robustmetric certify runs/x --sigma 0.25 --samples 1000 --search mean --points 12",
+    ]
+    assert "none larger" in retrieval_faults([{**block[0], "R@1": [1.0, 2.0]}])[0]
+    assert "percent" in retrieval_faults([{**block[0], "R@1": [101.0, 2.0]}])[0]
+    assert "lacks sigma" in retrieval_faults([{k: v for k, v in block[0].items() if k != "sigma"}])[0]
+    assert "not known" in retrieval_faults([{**block[0], "colour": 1}])[0] and retrieval_faults("x") and not block[2:]
 
 
 def test_an_encoders_retrieval_is_certified_and_resumed(trained: Path, command: Command, tmp_path: Path) -> None:

@@ -3,17 +3,15 @@
 import pickle
 import subprocess
 import sys
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_digits, make_blobs
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV
-from sklearn.neighbors import KNeighborsClassifier, NeighborhoodComponentsAnalysis
+from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -59,16 +57,7 @@ def blobs(seed: int = 0, n: int = 90) -> tuple[np.ndarray, np.ndarray]:
     return x, np.array(["ash", "elm", "oak"])[y]
 
 
-@pytest.fixture
-def quiet() -> Iterator[None]:
-    """NCA warns that so few iterations are too few."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        yield
-
-
 @each
-@pytest.mark.usefixtures("quiet")
 def test_the_three_ways_to_a_distance_agree(learner: MetricLearner) -> None:
     x, y = blobs()
     fitted = clone(learner).fit(x, y)
@@ -84,7 +73,6 @@ def test_the_three_ways_to_a_distance_agree(learner: MetricLearner) -> None:
 
 
 @each
-@pytest.mark.usefixtures("quiet")
 def test_learners_work_in_pipelines(learner: MetricLearner) -> None:
     x, y = blobs()
     pipeline = make_pipeline(MinMaxScaler(), clone(learner), KNeighborsClassifier(3)).fit(x[:60], y[:60])
@@ -122,13 +110,3 @@ def test_pairs_of_another_shape_are_refused() -> None:
     learner = Euclidean().fit(*blobs())
     with pytest.raises(InputError, match=r"pairs have shape \(3, 4\); expected \(n, 2, 4\)"):
         learner.pair_distance(np.zeros((3, 4)))
-
-
-def test_nca_is_that_of_scikit_learn() -> None:
-    x, y = blobs()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        expected = NeighborhoodComponentsAnalysis(2, max_iter=7, random_state=0).fit(x, y)
-        found = NCA(2, max_iter=7, random_state=0).fit(x, y)
-    np.testing.assert_array_equal(found.components_, expected.components_)
-    assert found.n_iter_ == expected.n_iter_

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from robustmetric.learn import LMNN, lmnn
+from robustmetric.learn import LMNN
 from robustmetric.learn.lmnn import Targets, impostors, objective
 from robustmetric.learn.neighbours import Classes
 
@@ -71,7 +71,7 @@ def test_blocks_of_impostors_change_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     x, labels = sorted_rows()
     targets = Targets.of(x, Classes(labels), 2)
     whole, gradient = objective(torch.eye(3, dtype=torch.float64), x, targets, [8, 8, 8], pull=0.5)
-    monkeypatch.setattr(lmnn, "BLOCK", 40)
+    monkeypatch.setattr("robustmetric.numerics.distances.BLOCK", 40)
     value, again = objective(torch.eye(3, dtype=torch.float64), x, targets, [8, 8, 8], pull=0.5)
     assert value == pytest.approx(whole)
     torch.testing.assert_close(again, gradient)

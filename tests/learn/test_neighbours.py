@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from robustmetric.errors import InputError
-from robustmetric.learn import neighbours
 from robustmetric.learn.margin import margins
 from robustmetric.learn.neighbours import Candidates, Classes, binding, draw, near
 from robustmetric.numerics.majority import majority_ranks
@@ -46,7 +45,7 @@ def test_near_equals_sorted_distances(n: int, items: int) -> None:
 
 @pytest.mark.parametrize("block", [2000, 2**22])
 def test_near_leaves_out_the_row_itself(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
-    monkeypatch.setattr(neighbours, "BLOCK", block)  # one row at a time, or all
+    monkeypatch.setattr("robustmetric.numerics.distances.BLOCK", block)  # one row at a time, or all
     x, _ = rows(2000, 3, seed=0)
     found = near(x, x, 3, leave_out_self=True)
     assert not (found == torch.arange(2000)[:, None]).any()
@@ -115,7 +114,7 @@ def test_memory_is_bounded_by_blocks_and_these_change_nothing(monkeypatch: pytes
         return [candidates.positives, candidates.negatives, *binding(candidates, slice(None), x, factor, (1, 1))]
 
     whole = found()
-    monkeypatch.setattr(neighbours, "BLOCK", 100)
+    monkeypatch.setattr("robustmetric.numerics.distances.BLOCK", 100)
     sizes = []
     product = torch.addmm
 

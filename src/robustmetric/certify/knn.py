@@ -24,7 +24,7 @@ from robustmetric.certify.substitute import Substitute
 from robustmetric.certify.voting import Attack, Limits, Voter, is_inside
 from robustmetric.errors import InputError, nearest
 from robustmetric.numerics.devices import device_of
-from robustmetric.numerics.distances import BLOCK, chunks
+from robustmetric.numerics.distances import block, chunks
 from robustmetric.numerics.majority import majority_ranks
 from robustmetric.numerics.spectrum import tensor_of
 
@@ -39,8 +39,8 @@ Table = Any
 """Rows of features, as scikit-learn takes them: an array, a list of lists, a data frame."""
 Bounds = tuple[Any, Any]
 """(lowest, highest) value of every feature, as numbers or one number per feature."""
-HELD = 4 * BLOCK
-"""Distances held at one time, in a few arrays: test points are taken in chunks that fit."""
+HELD = 4
+"""Blocks of distances held at one time, in a few arrays: test points are taken in chunks that fit."""
 
 
 class RobustKNN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -203,7 +203,7 @@ class RobustKNN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit
     def _chunks(
         self, index: Int[Tensor, " m"], total: int, progress: Progress | None
     ) -> Iterator[Int[Tensor, " rows"]]:
-        for part in chunks(len(index), HELD // len(self.voter_.labels)):
+        for part in chunks(len(index), HELD * block(self.voter_.labels) // len(self.voter_.labels)):
             yield index[part]
             if progress is not None:
                 progress(total - len(index) + part.stop, total)

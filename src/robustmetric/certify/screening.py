@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from robustmetric.certify.geometry import Sites
-from robustmetric.numerics.distances import BLOCK, chunks, smallest
+from robustmetric.numerics.distances import block, chunks, smallest
 
 
 def by_class(sites: Sites, labels: Int[Tensor, " n"], width: int | None = None) -> Iterator[tuple[slice, slice]]:
@@ -21,7 +21,7 @@ def by_class(sites: Sites, labels: Int[Tensor, " n"], width: int | None = None) 
     start = 0
     for value, count in zip(values.tolist(), counts.tolist(), strict=True):
         members = sites.members(value)
-        for part in chunks(count, BLOCK // (width or members.stop - members.start)):
+        for part in chunks(count, block(sites.w) // (width or members.stop - members.start)):
             yield slice(start + part.start, start + part.stop), members
         start += count
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from robustmetric.certify.exact import Box
 from robustmetric.certify.geometry import Matrix, Sites
-from robustmetric.numerics.distances import BLOCK, chunks, nearest, smallest
+from robustmetric.numerics.distances import block, chunks, nearest, smallest
 from robustmetric.numerics.spectrum import factor
 
 Limits = tuple[Float[Tensor, " features"], Float[Tensor, " features"]]
@@ -61,7 +61,7 @@ class Voter:
     def __call__(self, x: Float[Tensor, "n features"]) -> Int[Tensor, " n"]:
         """The label of each row."""
         found = torch.empty(len(x), dtype=torch.long, device=x.device)
-        for rows in chunks(len(x), BLOCK // len(self.labels)):
+        for rows in chunks(len(x), block(x) // len(self.labels)):
             distance = self.sites.relative(self.sites.coordinates.enter(x[rows]))
             # Sites are sorted by label, and of equal values both take the first.
             if self.n_neighbors == 1:

@@ -1,14 +1,20 @@
-"""Certified runs -> rows of `results/tabular/<id>.json`. What was not proved is left out, never filled in."""
+"""What was certified of a run -> `results/tabular/<id>.json` of a learner, a block of the row of an encoder.
+
+What was not proved is left out, never filled in.
+"""
 
 import json
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from robustmetric import recipe, records
 from robustmetric.errors import InputError
+from robustmetric.jobs.certify_retrieval import NAME, OPTIONS, QUERIES
 from robustmetric.jobs.folder import RunFolder
 from robustmetric.records import Record
-from robustmetric.report.certified import Row, faults
+from robustmetric.report.certified import Row
+from robustmetric.report.certified_schema import faults
 from robustmetric.report.ledger import header_of
 
 
@@ -58,3 +64,41 @@ def _proof(record: Record) -> dict[str, Any]:
     }
     more = {"area": "area", "mean radius": "mean_radius"}
     return proof | {word: round(record.scores[key], 5) for key, word in more.items() if key in record.scores}
+
+
+# Encoders.
+
+
+def retrieval_proofs(found: Iterable[Record], weights: str | None) -> list[Record]:
+    """The newest record of each certificate of these weights' retrieval."""
+    own = [r for r in found if (r.kind, r.name) == ("certified", NAME)]
+    own = [r for r in own if weights is None or weights.startswith(str(r.settings.get("weights", "")))]
+    return list({(r.settings["certificate"], r.count, r.seed): r for r in own}.values())
+
+
+def retrieval_block(proofs: Sequence[Record]) -> list[dict[str, Any]]:
+    """Of each certificate what it proves: the R@1 that no perturbation (l2, in pixels from 0 to 1) takes away."""
+    return [
+        {
+            **{word: record.settings[word] for word in OPTIONS},
+            "certificate": record.settings["certificate"],
+            "queries": record.count,
+            "radii": radii,
+            "R@1": [round(record.scores[f"R@1@{radius:g}"], 4) for radius in radii],
+            "seconds": round(record.seconds, 1),
+            **({"mean_radius": round(record.scores["mean radius"], 5)} if "mean radius" in record.scores else {}),
+        }
+        for record in proofs
+        for radii in [sorted({0.0, *record.settings["radii"]})]
+    ]
+
+
+def retrieval_commands(facts: Mapping[str, Any], proofs: Sequence[Record]) -> list[str]:
+    """What was typed for each."""
+    typed = []
+    for record in proofs:
+        options = [f"--{word} {record.settings[word]}" for word in OPTIONS]
+        points = [f"--points {record.count}"] if record.count != QUERIES else []
+        seed = [f"--seed {record.seed}"] if record.seed else []
+        typed.append(" ".join(["robustmetric certify", f"runs/{facts.get('name')}", *options, *points, *seed]))
+    return typed

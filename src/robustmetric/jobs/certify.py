@@ -70,7 +70,7 @@ def certify(
 ) -> list[Record]:
     """Fit a recipe's learner, or load it where that was done, and certify; returns the records."""
     spec, where = resolve(name, [*(overrides or []), *([] if points is None else [f"points={points}"])])
-    plan = load(spec, where)
+    plan = _placed(load(spec, where), spec, device)
     folder = RunFolder(out or Path("runs") / f"{assemble.title(where)}-seed{plan.seed}")
     context = records.context(describe(device_of(device)))
     dataset = plan.data.load()
@@ -219,6 +219,14 @@ def _seeded(plan: Plan, spec: Mapping[str, Spec]) -> Plan:
         for one, given in zip(plan.certificates, spec["certificates"], strict=True)
     ]
     return replace(plan, certificates=certificates)
+
+
+def _placed(plan: Plan, spec: Mapping[str, Spec], device: str) -> Plan:
+    """The plan's learner on that device, if it can be there and the recipe does not say where it is."""
+    learner: Any = plan.learner
+    if "device" in learner.get_params() and "device" not in spec["learner"]:
+        learner.set_params(device=device)
+    return plan
 
 
 def _begin(folder: RunFolder, spec: Mapping[str, Spec], summary: Mapping[str, Any]) -> None:

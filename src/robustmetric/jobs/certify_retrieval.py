@@ -17,6 +17,8 @@ from robustmetric.learn.base import device_of
 from robustmetric.records import Record
 from robustmetric.report.certified import draw_curves
 
+NAME = "smoothed retrieval"
+OPTIONS = ("sigma", "samples", "search")
 QUERIES = 500
 SHARES = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 """Radii at which the result is stated where none are asked for, in units of sigma."""
@@ -61,8 +63,13 @@ def certify_retrieval(
         found = certificate.certify(arena.model, batch, arena.gallery, first=part.start)
         return found.radius_if_right(batch.labels).cpu().numpy()
 
-    settings = {"data": target.dataset.name, "certificate": repr(certificate), **arena.settings()}
-    question = Question("smoothed retrieval", len(arena.rows), settings, prove, chunk=1, is_retrieval=True)
+    settings = {
+        "data": target.dataset.name,
+        "certificate": repr(certificate),
+        **{word: getattr(certificate, word) for word in OPTIONS},
+        **arena.settings(),
+    }
+    question = Question(NAME, len(arena.rows), settings, prove, chunk=1, is_retrieval=True)
     record, _ = proved(question, radii, target.folder.path / "certified", seed, context)
     finished = target.folder.finished()
     if record.key not in finished:

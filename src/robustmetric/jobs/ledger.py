@@ -11,7 +11,12 @@ from safetensors.numpy import load_file
 
 from robustmetric import recipe, records
 from robustmetric.errors import InputError
-from robustmetric.jobs.certified_ledger import read_certified_row
+from robustmetric.jobs.certified_ledger import (
+    read_certified_row,
+    retrieval_block,
+    retrieval_commands,
+    retrieval_proofs,
+)
 from robustmetric.jobs.certify import recipe_of
 from robustmetric.jobs.classifier_ledger import auto_rank, batch_name, classification, model_name, transfer
 from robustmetric.jobs.clustering_ledger import clean_record, clustering_block
@@ -51,7 +56,8 @@ PAPERS = {
     "one_step": "Goodfellow et al. 2015",
     "random_target": "Kurakin et al. 2017",
     "scattering": "Zhang & Wang 2019",
-    "noise": "Zhang & Wang 2019",
+    "random start": "Zhang & Wang 2019",
+    "noise": "Cohen et al. 2019",
 }
 
 
@@ -105,9 +111,10 @@ def read_row(path: Path) -> Row:
     tested = None if of_ensembles else measured.clean
     clean = tested or clean_record(measured.clustered)
     train = [record.seconds for record in found if record.kind == "train"]
+    proofs = retrieval_proofs(found, weights)
     row: Row = {
         **_identity(path, spec, facts, clean, of_ensembles),
-        "command": commands(facts, clean, measured.every),
+        "command": " && ".join([commands(facts, clean, measured.every), *retrieval_commands(facts, proofs)]),
         "commit": str(facts.get("commit")),
         "hardware": str(facts.get("hardware")),
         "wall_seconds": {
@@ -118,6 +125,7 @@ def read_row(path: Path) -> Row:
         "queries": clean.count,
         "clean": _rounded({score: clean.scores[score] for score in CLEAN if score in clean.scores}),
         **_blocks(measured, clean, RADII.get(data)),
+        "certified": retrieval_block(proofs) or None,
         "cost_fe": cost(spec["defence"]),
         "images_per_second": _rate(found),
         "collapsed": facts.get("collapsed"),
@@ -182,7 +190,7 @@ def _identity(
 
 
 def _paper(defence: Mapping[str, Any]) -> str | None:
-    return PAPERS.get("noise" if is_noise(defence) else defence["name"])
+    return PAPERS.get("random start" if is_noise(defence) else defence["name"])
 
 
 def _is_of_ensembles(data: str, spec: Mapping[str, Any]) -> bool:

@@ -4,9 +4,10 @@ from robustmetric.learn.arml import ARML
 from robustmetric.learn.itml import ITML
 from robustmetric.learn.lfda import LFDA
 from robustmetric.learn.lmnn import LMNN
+from robustmetric.learn.nca import NCA
 from robustmetric.learn.network import Network
 from robustmetric.learn.perturbation_loss import PerturbationLoss
-from robustmetric.learn.plain import NCA, Euclidean
+from robustmetric.learn.plain import Euclidean
 from robustmetric.learn.pruning import AdversarialPruning
 
 __all__ = ["ARML", "ITML", "LFDA", "LMNN", "NCA", "AdversarialPruning", "Euclidean", "Network", "PerturbationLoss"]

@@ -18,7 +18,7 @@ from robustmetric.learn.base import (
     start,
 )
 from robustmetric.learn.neighbours import Classes
-from robustmetric.numerics.distances import BLOCK, chunks
+from robustmetric.numerics.distances import block, chunks
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def impostors(
     end = 0
     for count in sizes[:-1]:
         begin, end = end, end + count
-        for part in chunks(count, BLOCK // (len(z) - end)):
+        for part in chunks(count, block(z) // (len(z) - end)):
             rows = slice(begin + part.start, begin + part.stop)
             squared = torch.addmm(size[rows, None] + size[end:], z[rows], z[end:].T, alpha=-2)
             near = squared < radius[rows, None]

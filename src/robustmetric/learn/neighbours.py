@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from robustmetric.errors import InputError
-from robustmetric.numerics.distances import BLOCK, chunks, smallest
+from robustmetric.numerics.distances import block, chunks, smallest
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def near(
     """
     half = items.square().sum(dim=1) / 2
     found = []
-    for rows in chunks(len(queries), BLOCK // len(items)):
+    for rows in chunks(len(queries), block(items) // len(items)):
         order = torch.addmm(half, queries[rows], items.T, alpha=-1)
         if leave_out_self:
             order.diagonal(rows.start).fill_(torch.inf)
@@ -104,7 +104,7 @@ def binding(
     anchors = candidates.anchors[rows]
     found = [
         _binding_of_few(candidates.anchors[rows][part], *_lists(candidates, rows, part), z, u, ranks)
-        for part in chunks(len(anchors), BLOCK // max(1, candidates.positives.shape[1] * x.shape[1]))
+        for part in chunks(len(anchors), block(x) // max(1, candidates.positives.shape[1] * x.shape[1]))
     ]
     positives, negatives = zip(*found, strict=True)
     return anchors, torch.cat(positives), torch.cat(negatives)

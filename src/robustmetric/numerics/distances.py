@@ -11,6 +11,8 @@ from robustmetric.errors import InputError
 
 BLOCK = 2**22
 """Distances held at one time; a handful of arrays of this size are alive together (16 MiB each in float32)."""
+GPU_BLOCK = 2**26
+"""The same on a GPU, which has the memory, and waits for the next call where calls are small."""
 GROUP = 64
 """Columns whose minimum stands for them when the smallest of a long row are sought."""
 ROUNDING = 8.0
@@ -136,6 +138,11 @@ def _first(values: Tensor, k: int, any_tie: bool) -> Int[Tensor, "n k"]:
     if any_tie:
         return values.topk(k, dim=1, largest=False).indices
     return values.sort(dim=1, stable=True).indices[:, :k]
+
+
+def block(x: Tensor) -> int:
+    """How many distances to hold at one time where `x` lies."""
+    return GPU_BLOCK if x.is_cuda else BLOCK
 
 
 def chunks(total: int, size: int) -> Iterator[slice]:

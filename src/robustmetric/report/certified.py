@@ -12,14 +12,11 @@ from matplotlib.figure import Figure
 
 from robustmetric.errors import InputError
 from robustmetric.records import Record
+from robustmetric.report.certified_schema import faults
 from robustmetric.report.plots import colour, new_axes, to_svg
 from robustmetric.report.runs import Run
 
 Row = dict[str, Any]
-WORDS = ("id", "data", "learner", "recipe", "command", "commit", "hardware")
-COUNTS = ("seed", "rows", "points")
-PROOF = ("certificate", "name", "radii", "error", "seconds")
-OPTIONAL = ("fit_seconds", "published")
 
 
 @dataclass(frozen=True)
@@ -99,27 +96,6 @@ def _has_curve(record: Record) -> bool:
 
 def _is_retrieval(record: Record) -> bool:
     return any(name.startswith("R@1@") for name in record.scores)
-
-
-def faults(row: Any) -> list[str]:
-    """What keeps a row from being one of `results/tabular`, in words; nothing for a good row."""
-    if not isinstance(row, dict):
-        return [f"expected an object, found {type(row).__name__}"]
-    needed = (*WORDS, *COUNTS, "certified")
-    found = [f"{key} is missing" for key in needed if key not in row]
-    found += [f"{key} is not known" for key in row if key not in (*needed, *OPTIONAL)]
-    found += [f"{key} {row[key]!r} is no text" for key in WORDS if key in row and not isinstance(row[key], str)]
-    found += [f"{key} {row[key]!r} is no count" for key in COUNTS if key in row and not isinstance(row[key], int)]
-    for proof in row.get("certified", []):
-        found += [f"a proof lacks {key}" for key in PROOF if key not in proof]
-        errors = proof.get("error", [])
-        if len(errors) != len(proof.get("radii", [])) or errors != sorted(errors):
-            found.append(
-                f"{proof.get('name')}: an error for each radius, none smaller than the one before, is expected"
-            )
-        if not all(0 <= error <= 100 for error in errors):
-            found.append(f"{proof.get('name')}: errors {errors} are not in percent")
-    return found
 
 
 def read_certified(folder: Path) -> list[Row]:

@@ -11,6 +11,7 @@ from typing import Any
 from robustmetric import recipe
 from robustmetric.errors import InputError
 from robustmetric.report import masking_flag
+from robustmetric.report.certified_schema import retrieval_faults
 from robustmetric.report.clustering_schema import faults as clustering_faults
 from robustmetric.report.worst_case_schema import faults as worst_case_faults
 
@@ -113,6 +114,7 @@ def label(defence: Mapping[str, Any], data: str = "") -> str:
         source = [] if own and letter == "s" else [letter]
         return "_".join([name, *source, _goal(goal), *_structure(defence, 0.05 if data == "sop" else 0.5)])
     parts = ["noise" if is_noise(defence) else name]
+    parts = [f"gaussian{_digits(defence['sigma'])}"] if name == "noise" else parts
     if loss.get("name") == "cross_entropy":
         parts += _scattering(defence)
         parts += [f"smoothing{_digits(loss['smoothing'])}"] if loss.get("smoothing") else []
@@ -254,6 +256,7 @@ def faults(row: Any) -> list[str]:
             found.append(f"attacks.{mode}: ERS stands with its ten numbers or not at all")
     found += clustering_faults(row["clustering"]) if "clustering" in row else []
     found += worst_case_faults(row)
+    found += retrieval_faults(row["certified"]) if "certified" in row else []
     found += masking_flag.faults(row["masking"]) if "masking" in row else []
     for key in ("cost_fe", "images_per_second"):
         if key in row and not (_is_number(row[key]) and row[key] > 0):
