@@ -68,3 +68,10 @@ def test_the_metric_is_that_of_scikit_learn(rank: int | None) -> None:
     np.testing.assert_allclose(found.components_, expected.components_, atol=1e-6)
     assert found.n_iter_ == 7 == len(found.loss_curve_)
     assert (np.diff(found.loss_curve_) <= 0).all()
+
+
+@pytest.mark.gpu
+def test_a_gpu_learns_the_same() -> None:
+    x, y = load_digits(return_X_y=True)
+    cpu, gpu = (NCA(max_iter=5, device=device).fit(x[:300] / 16, y[:300]) for device in ("cpu", "cuda"))
+    np.testing.assert_allclose(gpu.components_, cpu.components_, atol=1e-6)
