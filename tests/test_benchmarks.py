@@ -12,8 +12,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from robustmetric import records
 from robustmetric.perturb.ball import Ball
 from robustmetric.perturb.pgd import PGD, Rowwise
+from robustmetric.records import Record
 from robustmetric.types import Batch
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -360,3 +362,19 @@ def test_detector_counts_a_doubt_as_no_flag(script: Script) -> None:
     assert table["honest"] == {"honest": 1, "unclear": 1, "masked": 1}
     assert table["masked"] == {"honest": 0, "unclear": 1, "masked": 1}
     assert (table["right"], table["of"]) == (3, 5)
+
+
+def test_the_certified_figure_has_a_curve_per_run(script: Script, tmp_path: Path) -> None:
+    for name in ("a-arml-seed0", "a-crown-seed0"):
+        curve = {"curve": {"radii": [0.0, 1.0], "error": [5.0, 100.0]}}
+        for certificate in ("1-NN exact", "11-NN bound"):
+            record = Record("certified", certificate, {"error@0": 5.0}, context=curve)
+            records.append(tmp_path / name / "results.jsonl", record)
+    runs = [str(path) for path in sorted(tmp_path.iterdir())]
+    assert script("certified_figure").main([*runs, "-o", str(tmp_path / "figure")]) == 0
+    drawn = (tmp_path / "figure.svg").read_text()
+    assert "<!-- a-arml, 1-NN exact -->" in drawn and "<!-- a-crown, 1-NN exact -->" in drawn and "11-NN" not in drawn
+    with pytest.raises(SystemExit):
+        (tmp_path / "empty").mkdir()
+        (tmp_path / "empty" / "results.jsonl").touch()
+        script("certified_figure").main([str(tmp_path / "empty"), "-o", str(tmp_path / "figure")])

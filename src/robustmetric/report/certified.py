@@ -17,6 +17,8 @@ from robustmetric.report.plots import colour, new_axes, to_svg
 from robustmetric.report.runs import Run
 
 Row = dict[str, Any]
+Shown = tuple[int, str, Record]
+"""A curve: its style, its label, and the record that has it."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +35,10 @@ class Proofs:
 
 
 def draw_curves(runs: Mapping[str, Sequence[Record]], out: Path) -> list[Path]:
-    """`curves.png` and `curves.svg` in `out`: one line per certified record of every run."""
-    lines = [(f"{run}, {record.name}", record) for run, found in runs.items() for record in found if _has_curve(record)]
-    if not lines:
+    """`curves.png` and `curves.svg` in `out`: one line per certified record of every run; none where there is none."""
+    figure = curves(runs)
+    if figure is None:
         return []
-    figure, axes = _axes(lines[0][1])
-    for style, (label, record) in enumerate(lines):
-        _draw(axes, record, style, label)
-    axes.legend(frameon=False, fontsize=9)
     out.mkdir(parents=True, exist_ok=True)
     paths = [out / f"curves.{kind}" for kind in ("png", "svg")]
     for path in paths:
@@ -48,29 +46,53 @@ def draw_curves(runs: Mapping[str, Sequence[Record]], out: Path) -> list[Path]:
     return paths
 
 
+def curves(runs: Mapping[str, Sequence[Record]]) -> Figure | None:
+    """One line per certified record of every run that has a curve."""
+    lines = [(f"{run}, {record.name}", record) for run, found in runs.items() for record in found if _has_curve(record)]
+    if not lines:
+        return None
+    figure, axes = _axes(lines[0][1])
+    for style, (label, record) in enumerate(lines):
+        _draw(axes, record, style, label)
+    axes.legend(frameon=False, fontsize=9)
+    return figure
+
+
 def proofs(runs: Sequence[Run]) -> list[Proofs]:
-    """The proofs of these runs, those of one name and data set together, in the order they were made."""
-    groups: dict[tuple[str, str], list[tuple[int, Run, Record]]] = {}
+    """The proofs of these runs, those of one name and data set together, in the order they were made.
+
+    Where errors on one data set were proved in several ways, by k-NN and by a network, a last one has all of them.
+    """
+    groups: dict[tuple[str, str], list[Shown]] = {}
     for place, run in enumerate(runs):
         for record in run.of_kind("certified"):
             if _has_curve(record):
-                groups.setdefault((record.name, str(record.settings.get("data"))), []).append((place, run, record))
+                data = str(record.settings.get("data"))
+                groups.setdefault((record.name, data), []).append((place, run.label, record))
+    every: dict[str, list[list[Shown]]] = {}
+    for (_, data), found in groups.items():
+        if not _is_retrieval(found[0][2]):
+            every.setdefault(data, []).append(found)
+    for data, several in every.items():
+        if len(several) > 1:
+            shown = [(f"{label}, {record.name}", record) for found in several for _, label, record in found]
+            groups["all certificates", data] = [(style, label, record) for style, (label, record) in enumerate(shown)]
     return [_together(name, data, found, f"certified-{i}") for i, ((name, data), found) in enumerate(groups.items())]
 
 
-def _together(name: str, data: str, found: Sequence[tuple[int, Run, Record]], plot: str) -> Proofs:
+def _together(name: str, data: str, found: Sequence[Shown], plot: str) -> Proofs:
     is_retrieval = _is_retrieval(found[0][2])
     word = "R@1" if is_retrieval else "error"
     stated = [{float(key.rpartition("@")[2]) for key in r.scores if key.startswith(f"{word}@")} for _, _, r in found]
     radii = tuple(sorted(set.intersection(*stated)))
     figure, axes = _axes(found[0][2])
-    for place, run, record in found:
-        _draw(axes, record, place, run.label)
+    for style, label, record in found:
+        _draw(axes, record, style, label)
     return Proofs(
         title=f"{name}, {data}",
-        plot=to_svg(figure, plot, f"certified {word} against radius for {', '.join(run.label for _, run, _ in found)}"),
+        plot=to_svg(figure, plot, f"certified {word} against radius for {', '.join(label for _, label, _ in found)}"),
         radii=radii,
-        rows=tuple((p, run.label, tuple(r.scores[f"{word}@{x:g}"] for x in radii), r.count) for p, run, r in found),
+        rows=tuple((p, label, tuple(r.scores[f"{word}@{x:g}"] for x in radii), r.count) for p, label, r in found),
         is_retrieval=is_retrieval,
     )
 
