@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from robustmetric.jobs import progress
 from robustmetric.jobs.progress import Bar, interruptible, say, terms
 
 
@@ -62,3 +63,20 @@ def test_outside_the_main_thread_signals_are_left_alone() -> None:
     thread.start()
     thread.join()
     assert seen == [(False, True)]
+
+
+def test_a_bar_is_told_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[tuple[str, int, int]] = []
+
+    class Spy(progress.Bar):
+        def advance(self, by: int = 1, note: str | None = None) -> None:
+            moved.append((self._title, by, self._total))
+
+    monkeypatch.setattr(progress, "Bar", Spy)
+    with progress.told("fit") as tell:
+        tell(2, 10)
+        tell(5, 10)
+    assert moved == [("fit", 2, 10), ("fit", 3, 10)]
+    with progress.told("nothing"):
+        pass
+    assert len(moved) == 2

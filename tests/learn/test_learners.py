@@ -17,7 +17,7 @@ from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from robustmetric.errors import InputError
-from robustmetric.learn import ARML, ITML, LFDA, LMNN, NCA, AdversarialPruning, Euclidean, PerturbationLoss
+from robustmetric.learn import ARML, ITML, LFDA, LMNN, NCA, AdversarialPruning, Euclidean, Network, PerturbationLoss
 from robustmetric.learn.base import MetricLearner
 
 LEARNERS: list[MetricLearner] = [
@@ -110,3 +110,15 @@ def test_pairs_of_another_shape_are_refused() -> None:
     learner = Euclidean().fit(*blobs())
     with pytest.raises(InputError, match=r"pairs have shape \(3, 4\); expected \(n, 2, 4\)"):
         learner.pair_distance(np.zeros((3, 4)))
+
+
+@pytest.mark.parametrize("learner", [*LEARNERS, Network(epochs=2)], ids=lambda learner: type(learner).__name__)
+def test_learners_tell_how_far_they_are(learner: MetricLearner | Network) -> None:
+    """In order, never beyond the end; Euclidean has nothing to do."""
+    told: list[tuple[int, int]] = []
+    fitted = clone(learner)
+    fitted.progress = lambda done, total: told.append((done, total))
+    fitted.fit(*blobs())
+    done = [part for part, _ in told]
+    assert bool(told) != isinstance(learner, Euclidean)
+    assert done == sorted(set(done)) and all(part <= total for part, total in told)

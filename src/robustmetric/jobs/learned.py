@@ -12,8 +12,9 @@ from torch import nn
 
 from robustmetric import records
 from robustmetric.jobs.folder import RunFolder, digest, load_arrays, save_arrays
-from robustmetric.jobs.progress import say
+from robustmetric.jobs.progress import say, told
 from robustmetric.learn import Network
+from robustmetric.learn.base import MetricLearner
 from robustmetric.records import Record
 
 Rows = npt.NDArray[np.float64]
@@ -81,7 +82,10 @@ def fitted(learner: Learner, table: Table, folder: RunFolder, seed: int, context
 
 def _fit(learner: Learner, table: Table, record: Record) -> tuple[Record, Arrays]:
     began = time.monotonic()
-    learner.fit(table.x.reshape(-1, *table.shape) if isinstance(learner, Network) else table.x, table.y)
+    with told("fit") as progress:
+        if isinstance(learner, Network | MetricLearner):
+            learner.progress = progress
+        learner.fit(table.x.reshape(-1, *table.shape) if isinstance(learner, Network) else table.x, table.y)
     taken = time.monotonic() - began
     iterations = getattr(learner, "n_iter_", None)
     scores = {"seconds": taken, **({} if iterations is None else {"iterations": float(iterations)})}

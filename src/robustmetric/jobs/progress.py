@@ -3,7 +3,7 @@
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 
@@ -53,6 +53,26 @@ class Bar:
         if self._lines and time.monotonic() - self._said > 20:
             self._said = time.monotonic()
             say(f"{self._title}: {self._done}/{self._total} {self._note}")
+
+
+@contextmanager
+def told(title: str) -> Iterator[Callable[[int, int], None]]:
+    """A function that is told how many parts are done and of how many: a bar from the first call on."""
+    bars: list[Bar] = []
+    seen = 0
+
+    def tell(done: int, total: int) -> None:
+        nonlocal seen
+        if not bars:
+            bars.append(Bar(title, total).__enter__())
+        bars[0].advance(done - seen)
+        seen = done
+
+    try:
+        yield tell
+    finally:
+        for bar in bars:
+            bar.__exit__()
 
 
 def terms(values: Mapping[str, float]) -> str:

@@ -124,6 +124,7 @@ class ARML(MetricLearner):
                 factor.grad = pullback(scale * slope)
                 optimiser.step()
                 curve[-1] += value * len(m) / len(candidates)
+            self._tell(iteration + 1, self.max_iter)
             if self._is_done(curve):
                 break
         self.n_iter_ = len(curve)

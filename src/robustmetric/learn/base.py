@@ -17,6 +17,7 @@ from torch import Tensor
 
 from robustmetric.errors import InputError, nearest
 from robustmetric.numerics.devices import device_of as device_of
+from robustmetric.types import Progress
 
 Table = Any
 """What scikit-learn takes for rows or labels: an array, nested lists, a data frame; checked by `validate_data`."""
@@ -29,6 +30,8 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 class MetricLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn has no stubs
     """A transformer `x -> G x`; Euclidean distance after it is `sqrt((x - y)^T G^T G (x - y))` before it."""
 
+    progress: Progress | None = None
+    """Told while `fit` runs: parts done, and how many there are at most. Set by whoever shows it; no setting."""
     components_: Float[np.ndarray, "rank dim"]
     classes_: np.ndarray
 
@@ -45,6 +48,10 @@ class MetricLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     @abstractmethod
     def _learn(self, x: Float[Tensor, "n dim"], labels: Int[Tensor, " n"]) -> Float[np.ndarray, "rank dim"]:
         """G for these rows (float64) and labels (0 .. classes-1)."""
+
+    def _tell(self, done: int, total: int) -> None:
+        if self.progress is not None:
+            self.progress(done, total)
 
     def transform(self, X: Table) -> Float[np.ndarray, "n rank"]:
         """The rows in the space where the metric is Euclidean: X G^T."""

@@ -14,6 +14,7 @@ from robustmetric.errors import InputError
 from robustmetric.learn.base import MetricLearner, Seed, check_positive
 from robustmetric.numerics.distances import pairwise
 from robustmetric.numerics.spectrum import spectrum, tensor_of
+from robustmetric.types import Progress
 
 BLOCK = 32
 """Pairs whose projections are gathered into one matrix update."""
@@ -76,6 +77,7 @@ class ITML(MetricLearner):
             gamma=self.gamma,
             max_iter=self.max_iter,
             tol=self.tol,
+            progress=self._tell,
         )
         values, vectors = np.linalg.eigh(matrix)
         return np.sqrt(values.clip(0))[:, None] * vectors.T
@@ -89,6 +91,7 @@ def project(
     gamma: float,
     max_iter: int,
     tol: float,
+    progress: Progress | None = None,
 ) -> tuple[Float[np.ndarray, "dim dim"], int]:
     """The matrix after cyclic projections on all pairs, and how many rounds that took; `signs` are 1 for alike.
 
@@ -106,6 +109,8 @@ def project(
             matrix += _project_block(
                 matrix, differences[part], signs[part], multipliers[part], inverse_slack[part], gamma
             )
+        if progress is not None:
+            progress(iteration, max_iter)
         size = float(np.linalg.norm(multipliers) + np.linalg.norm(before))
         if size == 0 or np.abs(multipliers - before).sum() < tol * size:
             return matrix, iteration

@@ -10,6 +10,7 @@ from torch import Tensor
 from robustmetric.errors import InputError
 from robustmetric.learn.base import MetricLearner, check_choice, check_positive, rank_of
 from robustmetric.numerics.distances import pairwise
+from robustmetric.types import Progress
 
 ROUNDING = 1e-10
 """Directions with less than this share of the largest local scatter are constant: they tell nothing apart."""
@@ -39,7 +40,7 @@ class LFDA(MetricLearner):
         check_positive(k=self.k)
         rank = rank_of(self.n_components, x.shape[1])
         k = max(1, min(7, x.shape[1] - 1)) if self.k is None else self.k
-        between, within = scatters(x - x.mean(dim=0), labels, k)
+        between, within = scatters(x - x.mean(dim=0), labels, k, self._tell)
         ratios, directions = discriminants(between, within)
         ratios, directions = ratios[:rank], directions[:rank]
         if self.embedding == "weighted":
@@ -65,7 +66,7 @@ def affinity(x: Float[Tensor, "n dim"], k: int) -> Float[Tensor, "n n"]:
 
 
 def scatters(
-    x: Float[Tensor, "n dim"], labels: Int[Tensor, " n"], k: int
+    x: Float[Tensor, "n dim"], labels: Int[Tensor, " n"], k: int, progress: Progress | None = None
 ) -> tuple[Float[Tensor, "dim dim"], Float[Tensor, "dim dim"]]:
     """Local between-class and within-class scatter of centred rows: 1/2 sum W_ij (x_i - x_j)(x_i - x_j)^T each.
 
@@ -74,7 +75,8 @@ def scatters(
     n = len(x)
     total = x.T @ x  # 1/2 sum over all pairs of (x_i - x_j)(x_i - x_j)^T / n, for rows about their mean
     within, local, plain = (torch.zeros_like(total) for _ in range(3))
-    for c in range(int(labels.max()) + 1):
+    classes = int(labels.max()) + 1
+    for c in range(classes):
         rows = x[labels == c]
         near = affinity(rows, k)
         spread = (rows.T * near.sum(dim=1)) @ rows - rows.T @ near @ rows
@@ -82,6 +84,8 @@ def scatters(
         local += spread / n
         centre = rows.mean(dim=0)
         plain += len(rows) / n * ((rows - centre).T @ (rows - centre))
+        if progress is not None:
+            progress(c + 1, classes)
     # Between classes all pairs count 1/n; within a class the affinity replaces the 1.
     return total - plain + local - within, within
 

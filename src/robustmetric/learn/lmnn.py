@@ -103,6 +103,7 @@ class LMNN(MetricLearner):
             gain = value - trial_value
             factor, value, gradient = trial, trial_value, trial_gradient
             self.loss_curve_.append(value)
+            self._tell(len(self.loss_curve_), self.max_iter)
             rate *= 1.01
             if len(self.loss_curve_) > self.min_iter and gain < self.tol:
                 break

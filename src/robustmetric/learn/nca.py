@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from scipy.optimize import minimize
+from scipy.optimize import OptimizeResult, minimize
 from torch import Tensor
 
 from robustmetric.learn.base import Init, MetricLearner, Seed, check_positive, device_of, rank_of, start
@@ -49,11 +49,14 @@ class NCA(MetricLearner):
             value, gradient = rightly_labelled(factor, rows, codes)
             return -value, -gradient.cpu().numpy().ravel()
 
+        def note(intermediate_result: OptimizeResult) -> None:
+            self.loss_curve_.append(float(intermediate_result.fun))
+            self._tell(len(self.loss_curve_), self.max_iter)
+
         self.loss_curve_ = []
         found = minimize(
             descent, begin.numpy().ravel(), method="L-BFGS-B", jac=True, tol=self.tol,
-            options={"maxiter": self.max_iter},
-            callback=lambda intermediate_result: self.loss_curve_.append(float(intermediate_result.fun)),
+            options={"maxiter": self.max_iter}, callback=note,
         )  # fmt: skip
         self.n_iter_ = int(found.nit)
         return found.x.reshape(begin.shape)

@@ -25,6 +25,8 @@ class Network(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-l
     seed of weights, order and noise.
     """
 
+    progress: Progress | None = None
+    """Told of each epoch, as a metric learner tells of its iterations."""
     network_: nn.Module
     classes_: np.ndarray
     loss_curve_: list[float]
@@ -75,6 +77,7 @@ class Network(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-l
         self.loss_curve_ = fit_classifier(
             self.network_, torch.from_numpy(inputs).to(device), torch.from_numpy(codes).to(device),
             sigma=self.sigma, epochs=self.epochs, batch=self.batch, rate=self.rate, seed=self.random_state,
+            progress=self.progress,
         )  # fmt: skip
         return self
 

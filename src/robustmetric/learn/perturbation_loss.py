@@ -85,6 +85,7 @@ class PerturbationLoss(MetricLearner):
             (factor.grad,) = torch.autograd.grad(value, factor)
             optimiser.step()
             curve.append(value.detach())
+            self._tell(iteration + 1, self.max_iter)
         self.n_iter_, self.loss_curve_, self.tau_ = len(curve), torch.stack(curve).tolist(), tau * scale
         return factor.detach().double().cpu().numpy()
 

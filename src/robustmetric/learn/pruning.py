@@ -11,6 +11,7 @@ from torch import Tensor
 from robustmetric.errors import InputError
 from robustmetric.learn.base import MetricLearner, Table
 from robustmetric.numerics.distances import BLOCK, chunks, pairwise
+from robustmetric.types import Progress
 
 
 class AdversarialPruning(MetricLearner):
@@ -29,7 +30,7 @@ class AdversarialPruning(MetricLearner):
     def _learn(self, x: Float[Tensor, "n dim"], labels: Int[Tensor, " n"]) -> Float[np.ndarray, "rank dim"]:
         if not self.radius >= 0:
             raise InputError(f"radius {self.radius} is no distance; expected a number >= 0")
-        edges = conflicts(x, labels, 2 * self.radius)
+        edges = conflicts(x, labels, 2 * self.radius, self._tell)
         cover = smallest_cover if len(self.classes_) == 2 else greedy_cover
         removed = cover(edges, labels.numpy())
         self.kept_ = np.flatnonzero(~removed)
@@ -43,12 +44,16 @@ class AdversarialPruning(MetricLearner):
         return np.asarray(X)[self.kept_], np.asarray(y)[self.kept_]
 
 
-def conflicts(x: Float[Tensor, "n dim"], labels: Int[Tensor, " n"], apart: float) -> csr_array:
+def conflicts(
+    x: Float[Tensor, "n dim"], labels: Int[Tensor, " n"], apart: float, progress: Progress | None = None
+) -> csr_array:
     """The symmetric graph of rows of different labels less than `apart` from one another."""
     found = []
     for rows in chunks(len(x), max(1, BLOCK // len(x))):
         near = (pairwise(x[rows], x) < apart) & (labels[rows, None] != labels)
         found.append(torch.nonzero(near) + torch.tensor([rows.start, 0]))
+        if progress is not None:
+            progress(rows.stop, len(x))
     i, j = torch.cat(found).T.numpy()
     return csr_array(coo_array((np.ones(len(i), dtype=np.int8), (i, j)), shape=(len(x), len(x))))
 
