@@ -21,6 +21,7 @@ from robustmetric.learn.base import (
     rank_of,
     start,
 )
+from robustmetric.learn.held_out import HeldOut, aside
 from robustmetric.learn.margin import LOSSES, loss_of, margins_with_pullback, value_and_slope
 from robustmetric.learn.neighbours import Candidates, Classes, binding, draw
 from robustmetric.numerics.majority import majority_ranks
@@ -40,10 +41,15 @@ class ARML(MetricLearner):
     linearly to 0: in 100 to 200 iterations from 1e-2 it gets where the released constant 1e-3 is after 1000. With `tol`
     above 0 learning stops when the mean loss of max(refresh, 10) iterations improves on that of as many before by less
     than this share of it.
+
+    The objective does not see errors on new rows. `validation` keeps that share of each class aside; every
+    max(refresh, 10) iterations the mean radius proved of these rows is looked at (`validation_curve_`), learning stops
+    when `patience` looks brought nothing, and the best metric seen is the one kept.
     """
 
     n_iter_: int
     loss_curve_: list[float]
+    validation_curve_: list[float]
 
     def __init__(
         self,
@@ -61,6 +67,8 @@ class ARML(MetricLearner):
         max_iter: int = 200,
         batch_size: int | None = None,
         tol: float = 0.0,
+        validation: float = 0.0,
+        patience: int = 5,
         random_state: Seed = None,
         device: str = "cpu",
         dtype: Literal["float32", "float64"] = "float32",
@@ -79,6 +87,8 @@ class ARML(MetricLearner):
         self.max_iter = max_iter
         self.batch_size = batch_size
         self.tol = tol
+        self.validation = validation
+        self.patience = patience
         self.random_state = random_state
         self.device = device
         self.dtype = dtype
@@ -97,16 +107,25 @@ class ARML(MetricLearner):
         factor = start(self.init, rank_of(self.n_components, x.shape[1]), x, self.random_state)
         rows, scale = centred(x)
         rows, labels = rows.to(device, DTYPES[self.dtype]), labels.to(device)
+        held = None
+        if self.validation:
+            kept = aside(labels, self.validation, generator_of(self.random_state, device))
+            held = HeldOut(rows, labels, kept, self.patience)
+            rows, labels = rows[~kept], labels[~kept]
         classes = Classes(labels, positives, negatives)
         classes.warn(self.n_neighbors)
-        factor = self._descend(factor.to(rows), rows, scale, classes)
+        factor = self._descend(factor.to(rows), rows, scale, classes, held)
+        if held is not None:
+            self.validation_curve_ = [scale * radius for radius in held.curve]
         length = factor.norm() / len(factor) ** 0.5
         if not torch.isfinite(length) or length == 0:
             raise InputError(f"the metric became {length} at lr = {self.lr}; expected a smaller rate, such as 1e-2")
         # The margin sees no scale; as long as the identity, G gives distances like those of the rows.
         return (factor / length).double().cpu().numpy()
 
-    def _descend(self, factor: Tensor, x: Tensor, scale: float, classes: Classes) -> Float[Tensor, "rank dim"]:
+    def _descend(
+        self, factor: Tensor, x: Tensor, scale: float, classes: Classes, held: HeldOut | None
+    ) -> Float[Tensor, "rank dim"]:
         generator = generator_of(self.random_state, x.device)
         optimiser = torch.optim.Adam([factor], lr=self.lr)
         loss = loss_of(self.loss, self.radius)
@@ -125,11 +144,14 @@ class ARML(MetricLearner):
                 optimiser.step()
                 curve[-1] += value * len(m) / len(candidates)
             self._tell(iteration + 1, self.max_iter)
-            if self._is_done(curve):
+            is_due = len(curve) % max(self.refresh, WINDOW) == 0
+            if self._is_done(curve) or (held is not None and is_due and held.is_over(factor)):
                 break
         self.n_iter_ = len(curve)
         self.loss_curve_ = torch.stack(curve).tolist()
-        return factor
+        if held is not None and not held.curve:  # too few iterations for a look
+            held.is_over(factor)
+        return factor if held is None or held.best is None else held.best
 
     def _batches(self, count: int, generator: torch.Generator, device: torch.device) -> list[Any]:
         """The anchors of each step: all of them, or batches of a random order."""
@@ -163,6 +185,9 @@ class ARML(MetricLearner):
         check_choice("dtype", self.dtype, tuple(DTYPES))
         counts = {"n_neighbors": self.n_neighbors, "refresh": self.refresh, "n_votes": self.n_votes}
         check_positive(**counts, lr=self.lr, max_iter=self.max_iter, batch_size=self.batch_size, radius=self.radius)
+        if not 0 <= self.validation < 1:
+            raise InputError(f"validation={self.validation} is no share of the rows; expected one from 0 to below 1")
+        check_positive(patience=self.patience)
         needed = max(majority_ranks(self.n_votes))
         if self.sampling == "kth" and self.n_neighbors < needed:
             raise InputError(
