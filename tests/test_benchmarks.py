@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from robustmetric import records
@@ -378,3 +379,19 @@ def test_the_certified_figure_has_a_curve_per_run(script: Script, tmp_path: Path
         (tmp_path / "empty").mkdir()
         (tmp_path / "empty" / "results.jsonl").touch()
         script("certified_figure").main([str(tmp_path / "empty"), "-o", str(tmp_path / "figure")])
+
+
+def test_fewer_near_positives_prove_less(script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    near = script("near_positives")
+    x, y = load_digits(return_X_y=True)
+    table = script("certify").Table(x[:600] / 16, y[:600], x[600:640] / 16, y[600:640])
+    monkeypatch.setattr(near, "tabular", lambda name, points: table)
+    assert near.main(["--sets", "digits", "--counts", "1", "5", "--results", str(tmp_path)]) == 0
+    curves = json.loads((tmp_path / "near_positives-cpu.json").read_text())["sets"]["digits"]
+    assert curves["exact"][-1] | {"seconds": 0} == {
+        "positives": "all", "mean_radius": pytest.approx(curves["exact"][-1]["mean_radius"]), "seconds": 0,
+        "share_of_exact": 1.0,
+    }  # fmt: skip
+    assert curves["exact"][0]["share_of_exact"] < 1 and (tmp_path / "near_positives-cpu.svg").is_file()
+    falling = {method: curve[::-1] for method, curve in curves.items()}
+    assert near.is_sound(curves) and not near.is_sound(falling)

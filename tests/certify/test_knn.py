@@ -89,6 +89,7 @@ def test_radii_do_not_depend_on_order_or_chunks(monkeypatch: pytest.MonkeyPatch)
     shuffled = RobustKNN(given.matrix).fit(given.x[order], given.y[order])
     assert shuffled.certify(given.queries, given.labels) == pytest.approx(radii, abs=1e-12)
     monkeypatch.setattr(module, "HELD", 1)
+    monkeypatch.setattr(module, "ACTIVE", 1)
     monkeypatch.setattr("robustmetric.numerics.distances.BLOCK", 60 * 3)  # three points at a time
     again, step = whole.certify(
         given.queries, given.labels, return_perturbation=True, progress=lambda *done: calls.append(done)
@@ -266,3 +267,47 @@ def test_a_gpu_gives_the_same_radii() -> None:
             for device in ("cpu", "cuda")
         )
         assert cpu == pytest.approx(gpu, abs=1e-9)
+
+
+FOUR, PAIRS = np.array([[0.0, 1.0], [0.0, 2.0], [0.0, 3.0], [0.0, 4.0]]), [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("settings", [{}, {"bounds": (0, 5)}, {"method": "bound"}])
+def test_rows_that_a_metric_does_not_tell_apart_prove_nothing(settings: dict[str, Any]) -> None:
+    """All are at distance 0: a tie, and a tie counts as lost."""
+    same = RobustKNN().fit(np.ones((4, 2)), PAIRS)
+    assert same.certify([[1.0, 1.0]], [0], **settings).tolist() == [0.0]
+    blind = RobustKNN(np.diag([1.0, 0.0])).fit(FOUR, PAIRS)  # the first feature is constant
+    assert blind.certify(FOUR[:2], [0, 0], **settings).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("size", [1e155, 1e-163, 1e300, 1e-300])
+def test_the_size_of_a_matrix_does_not_matter(size: float) -> None:
+    found = RobustKNN(size * np.eye(2)).fit(FOUR, PAIRS).certify(FOUR[:2])
+    np.testing.assert_allclose(found, [1.5, 0.5], rtol=1e-12)
+
+
+@pytest.mark.parametrize("size", [1e90, 1e-90])
+def test_large_and_small_rows_keep_their_digits(size: float) -> None:
+    found = RobustKNN().fit(size * FOUR, PAIRS).certify(size * FOUR[:2])
+    np.testing.assert_allclose(found / size, [1.5, 0.5], rtol=1e-9)
+
+
+def test_numbers_whose_squares_are_none_are_refused() -> None:
+    for size, message in ((1e154, "as large as 4e[+]154"), (1e-165, "differ by 1.5e-165 at most")):
+        with pytest.raises(InputError, match=f"{message}.*scale the rows"):
+            RobustKNN().fit(size * FOUR, PAIRS)
+    with pytest.raises(InputError, match=r"as large as 1e[+]160"):
+        RobustKNN().fit(FOUR, PAIRS).certify([[0.0, 1e160]])
+
+
+def test_wide_rows_are_taken_in_smaller_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a quadratic program holds grows with the features: 64 rows of them per point."""
+    sizes: list[int] = []
+    solve = module.exact_radii
+    monkeypatch.setattr(module, "exact_radii", lambda s, z, *rest: (sizes.append(len(z)), solve(s, z, *rest))[1])
+    monkeypatch.setattr("robustmetric.numerics.distances.BLOCK", 16 * 64 * 5)
+    random = np.random.default_rng(0)
+    rows, labels = random.normal(size=(20, 16)), np.arange(20) % 2
+    RobustKNN().fit(rows, labels).certify(random.normal(size=(23, 16)), np.zeros(23))
+    assert sizes == [20, 3]

@@ -26,7 +26,7 @@ from robustmetric.errors import InputError, nearest
 from robustmetric.numerics.devices import device_of
 from robustmetric.numerics.distances import block, chunks
 from robustmetric.numerics.majority import majority_ranks
-from robustmetric.numerics.spectrum import tensor_of
+from robustmetric.numerics.spectrum import of_size_one, repaired, tensor_of
 
 METHODS = ("exact", "bound")
 ATTACKS: dict[str, type[Greedy] | type[Substitute] | type[Boundary]] = {
@@ -41,6 +41,10 @@ Bounds = tuple[Any, Any]
 """(lowest, highest) value of every feature, as numbers or one number per feature."""
 HELD = 4
 """Blocks of distances held at one time, in a few arrays: test points are taken in chunks that fit."""
+ACTIVE = 64
+"""Rows of features that a point may need in its quadratic programs, all that are solved at one time together."""
+SMALLEST, LARGEST = 1e-100, 1e100
+"""Beyond these, squares of squares leave float64: radii would be infinite, or 0, without reason."""
 
 
 class RobustKNN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -67,12 +71,13 @@ class RobustKNN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit
                 f"n_neighbors={self.n_neighbors!r} cannot vote among n_samples={len(X)} points; expected 1 to {len(X)}"
             )
         self.classes_, codes = np.unique(y, return_inverse=True)
+        _check_range(X, np.abs(X - X.mean(axis=0)).max())
         matrix, device = metric_matrix(self.metric, X.shape[1]), device_of(self.device)
         self.voter_ = Voter(
             inputs=torch.from_numpy(np.array(X, order="C")).to(device),
             labels=torch.from_numpy(codes).to(device),
             n_neighbors=int(self.n_neighbors),
-            matrix=None if matrix is None else matrix.to(device),
+            matrix=None if matrix is None else of_size_one(repaired(matrix)).to(device),
         )
         _ = self.voter_.sites  # refuses what is no metric here, not at the first question
         return self
@@ -149,6 +154,7 @@ class RobustKNN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit
     def _rows(self, X: Table) -> Float[Tensor, "n features"]:
         check_is_fitted(self)
         rows = validate_data(self, X, dtype=np.float64, reset=False)
+        _check_range(rows)
         return torch.from_numpy(np.array(rows, order="C")).to(self.device)
 
     def _questions(self, X: Table, y: Any) -> tuple[Float[Tensor, "n features"], Int[Tensor, " n"]]:
@@ -203,10 +209,19 @@ class RobustKNN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit
     def _chunks(
         self, index: Int[Tensor, " m"], total: int, progress: Progress | None
     ) -> Iterator[Int[Tensor, " rows"]]:
-        for part in chunks(len(index), HELD * block(self.voter_.labels) // len(self.voter_.labels)):
+        count, features = self.voter_.inputs.shape
+        for part in chunks(len(index), HELD * block(self.voter_.inputs) // max(count, ACTIVE * features)):
             yield index[part]
             if progress is not None:
                 progress(total - len(index) + part.stop, total)
+
+
+def _check_range(rows: npt.NDArray[np.float64], spread: float | None = None) -> None:
+    largest = float(np.abs(rows).max(initial=0.0))
+    if largest > LARGEST:
+        raise InputError(f"X holds numbers as large as {largest:.3g}; expected at most {LARGEST:g}: scale the rows")
+    if spread is not None and 0 < spread < SMALLEST:
+        raise InputError(f"the rows of X differ by {spread:.3g} at most; expected {SMALLEST:g} or more: scale the rows")
 
 
 def metric_matrix(metric: Any, features: int) -> Float[Tensor, "features features"] | None:

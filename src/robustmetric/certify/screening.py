@@ -106,8 +106,8 @@ def _between(sites: Sites, row: Int[Tensor, " n"], members: slice) -> Float[Tens
     """2 ||u - u'|| of the site of each row and these sites, not too small."""
     between = torch.addmm(4 * sites.size[members], sites.u[row], sites.u[members].T, alpha=-8)
     between += 4 * sites.size[row, None] + 8 * sites.rounding * sites.size.amax()
-    # The product may be too small, and so may each u.
-    return between.sqrt_().add_(4 * sites.rounding * sites.widest[1])
+    # The product may be too small, and so may each u. Where the metric tells no site from another, all are 0 apart.
+    return between.sqrt_().add_(4 * sites.rounding * sites.widest[1] + torch.finfo(between.dtype).tiny)
 
 
 def _quotient(gap: Tensor, between: Tensor) -> Tensor:

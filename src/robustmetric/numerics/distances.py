@@ -11,7 +11,7 @@ from robustmetric.errors import InputError
 
 BLOCK = 2**22
 """Distances held at one time; a handful of arrays of this size are alive together (16 MiB each in float32)."""
-GPU_BLOCK = 2**26
+GPU_BLOCK = 2**24
 """The same on a GPU, which has the memory, and waits for the next call where calls are small."""
 GROUP = 64
 """Columns whose minimum stands for them when the smallest of a long row are sought."""

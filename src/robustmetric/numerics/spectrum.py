@@ -1,5 +1,7 @@
 """The check every metric passes: symmetric and positive semi-definite up to its own rounding, or refused."""
 
+import math
+
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -38,6 +40,12 @@ def repaired(matrix: Square) -> Square:
         return symmetric
     product = (vectors * values.clamp_min(0)) @ vectors.T
     return (product + product.T) / 2
+
+
+def of_size_one(matrix: Square) -> Square:
+    """M times the power of two that makes its largest entry about 1: the same neighbours, no overflow on the way."""
+    _, exponent = math.frexp(float(matrix.abs().max()))
+    return torch.ldexp(matrix, torch.tensor(-exponent)) if exponent else matrix
 
 
 def factor(matrix: Square) -> Float[Tensor, "features rank"]:
