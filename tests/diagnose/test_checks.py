@@ -161,9 +161,48 @@ def test_planted_examples_must_be_found_where_chance_does_not() -> None:
 def test_a_randomised_model_is_said_to_be_one_and_never_passes() -> None:
     assert checks.randomness(0.0).verdict == "pass"
     assert checks.randomness(0.3).verdict == "unclear"
-    verdict = checks.randomness(0.3, survived(60), survived(58))
+    verdict = checks.randomness(0.3, survived(60)[None], survived(58)[None])
     assert verdict.verdict == "unclear" and "randomised" in verdict.said
-    assert checks.randomness(0.3, survived(60), survived(40)).verdict == "fail"
+    assert checks.randomness(0.3, survived(60)[None], survived(40)[None]).verdict == "fail"
+
+
+def test_either_side_of_randomness_is_the_worst_case_per_image() -> None:
+    single = torch.stack([survived(60), survived(60, first=2)])
+    # Images 2-59 withstand both runs on single draws: 58. Each climb of the mean leaves 60 too, both 12-59: 48.
+    averaged = torch.stack([survived(60), survived(60, first=12)])
+    verdict = checks.randomness(0.3, single, averaged)
+    assert verdict.numbers == pytest.approx({"apart": 0.3, "single draws": 58, "mean of draws": 48, "gap": 10})
+    assert verdict.verdict == "fail" and "2 attacks on single draws" in verdict.said
+
+
+def test_more_attempts_on_one_side_are_no_comparison() -> None:
+    with pytest.raises(InputError, match="1 attacks on single draws and 2 on their mean"):
+        checks.randomness(0.3, survived(60)[None], torch.stack([survived(60), survived(50)]))
+
+
+def test_the_worst_case_adds_up_what_no_attack_wins_alone() -> None:
+    runs = torch.stack([survived(60), survived(58, first=2)])
+    # Runs leave 60 and 58, 59 in the mean; both leave 2-59. The search takes 2-5 (54 left), the other loss 56-59 (50).
+    others = {"Square": survived(60, first=6), "losses": survived(56)}
+    verdict = checks.worst_case(runs, others)
+    expected = {"one run": 59, "restarts": 58, "and Square": 54, "and losses": 50, "gap": 9}
+    assert verdict.numbers == expected and verdict.verdict == "unclear"
+    # RayS takes 53-55 as well: 47 left.
+    assert checks.worst_case(runs, {**others, "RayS": survived(53)}).numbers["gap"] == 12
+    assert checks.worst_case(runs, {**others, "RayS": survived(53)}).verdict == "fail"
+    assert checks.worst_case(runs, {}).verdict == "pass"
+
+
+def test_the_worst_case_does_not_hang_on_the_order_of_attacks() -> None:
+    runs, others = survived(60)[None], {"a": survived(60, first=3), "b": survived(50)}
+    turned = checks.worst_case(runs, dict(reversed(others.items())))
+    assert checks.worst_case(runs, others).numbers["gap"] == turned.numbers["gap"] == 13
+
+
+@pytest.mark.parametrize("right", range(10, 101))
+def test_ten_images_of_a_hundred_are_ten_points(right: int) -> None:
+    by_loss = {"usual": survived(right), "margin": survived(right - 10)}
+    assert checks.loss_against_margin("usual", by_loss).verdict == "fail"
 
 
 def test_scores_without_settings_are_refused() -> None:
@@ -175,4 +214,4 @@ def test_scores_without_settings_are_refused() -> None:
 
 def test_every_limit_has_room_for_doubt() -> None:
     limits = [limit for limit in vars(thresholds).values() if isinstance(limit, Limit)]
-    assert len(limits) == 11 and all(0 < limit.unclear < limit.fail for limit in limits)
+    assert len(limits) == 12 and all(0 < limit.unclear < limit.fail for limit in limits)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from robustmetric.attacks.transfer import Surrogate
 from robustmetric.diagnose.checks import Verdict, overall
-from robustmetric.diagnose.masking import Examination, FixedDraw, Masking, examine
+from robustmetric.diagnose.masking import Examination, Masking, examine
 from robustmetric.diagnose.subject import Subject, classifier_subject, retrieval_subject
 from robustmetric.errors import InputError
 from robustmetric.perturb.ball import Ball
@@ -51,10 +51,10 @@ def subject(model: nn.Module) -> Subject:
     return classifier_subject(model, images(), 4)
 
 
-def by_name(one: Subject, effort: Masking = EFFORT) -> dict[str, Verdict]:
+def by_name(one: Subject, effort: Masking = EFFORT, engine: PGD = ENGINE) -> dict[str, Verdict]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return {v.name: v for v in examine(one, ENGINE, effort, torch.Generator().manual_seed(0))}
+        return {v.name: v for v in examine(one, engine, effort, torch.Generator().manual_seed(0))}
 
 
 def test_an_honest_model_fails_no_check() -> None:
@@ -62,7 +62,7 @@ def test_an_honest_model_fails_no_check() -> None:
     assert overall(list(found.values())) != "masked"
     assert set(found) == {
         "randomness", "zero_gradients", "restarts", "loss_curves", "step_size", "loss_against_margin", "radius_sweep",
-        "steps", "binarisation", "gradient_free", "hard_label",
+        "steps", "binarisation", "gradient_free", "hard_label", "worst_case",
     }  # fmt: skip
     assert all(verdict.curve is not None for name, verdict in found.items() if name != "randomness")
 
@@ -87,6 +87,70 @@ def test_a_randomised_model_is_said_to_be_one_and_examined_as_one_draw_of_it() -
     assert "hard_label" not in found
 
 
+class Waves(nn.Module):
+    """An encoder with a rugged neighbourhood: sines of random sums of pixels, mixed at random."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        source = torch.Generator().manual_seed(3)
+        self.sums = 0.5 * torch.randn(16, 48, generator=source)
+        self.mixed = torch.randn(48, 8, generator=source)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return nn.functional.normalize(torch.sin((inputs.flatten(1) - 0.5) @ self.sums) @ self.mixed, dim=1)
+
+
+def test_a_rugged_encoder_is_found_out_by_all_attacks_together_and_by_none_alone() -> None:
+    batch, model = images(60), Waves()
+    batch = Batch(batch.inputs, batch.labels, torch.arange(60))
+    one = retrieval_subject(model, batch, Gallery(model(batch.inputs), batch.labels), chance=100 * 14 / 59)
+    effort = replace(EFFORT, restarts=3, sizes=(0.3, 1.0, 2.0, 4.0), queries=100)
+    found = by_name(one, effort, PGD(Ball(0.07), steps=5, step_size=0.07 / 4))
+    assert found["worst_case"].verdict == "fail"
+    alone = ("restarts", "step_size", "loss_against_margin", "steps", "gradient_free", "hard_label")
+    assert all(found[name].verdict != "fail" for name in alone)
+    numbers = found["worst_case"].numbers
+    falling = ["one run", "restarts", "and step sizes", "and losses", "and steps", "and Square", "and RayS"]
+    left = [numbers[name] for name in falling]
+    assert left == sorted(left, reverse=True) and numbers["gap"] == left[0] - left[-1]
+    # None is left out: all together leave no more than each.
+    each = {"step_size": "best", "loss_against_margin": "all", "steps": "after 20", "hard_label": "RayS"}
+    assert all(left[-1] <= found[name].numbers[number] for name, number in each.items())
+
+
+def test_a_transfer_counts_in_the_worst_case() -> None:
+    hidden = subject(Prototypes(levels=8))
+    lent = replace(hidden, surrogates={"open": Surrogate(Prototypes(), hidden.gallery)})
+    numbers = by_name(lent)["worst_case"].numbers
+    assert numbers["and transfer"] < numbers["and steps"]
+
+
+def test_a_randomised_model_is_climbed_by_what_sets_its_own_steps() -> None:
+    # Four steps of a twentieth of the radius lead nowhere on single draws, nor do eight half as long on their mean;
+    # those of APGD cross the ball.
+    short = PGD(Ball(0.1), steps=4, step_size=0.005)
+    verdict = by_name(subject(Prototypes(sigma=0.02)), engine=short)["randomness"]
+    assert verdict.verdict == "fail" and verdict.numbers["gap"] >= 10
+
+
+def test_a_model_that_tosses_coins_does_not_fail_by_being_asked_again() -> None:
+    class Tossed(Prototypes):
+        """Noise on the logits, which no climb of a mean sees through: the attacks are alike, their scores are not."""
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            z = super().forward(inputs)
+            return z + 40 * torch.randn_like(z)
+
+    tossed = subject(Tossed())
+    assert by_name(tossed)["randomness"].verdict == "unclear"
+    this = Examination(tossed, ENGINE, EFFORT, torch.Generator().manual_seed(0), votes=EFFORT.votes)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        runs = torch.stack([this.survived(tossed.loss, this.usual()) for _ in range(4)]).float()
+    # The same attack four times: per image the worst is far below each, by chance alone.
+    assert runs.mean() - runs.amin(dim=0).mean() > 0.1
+
+
 def test_a_model_without_any_gradient_is_examined_as_one_whose_gradient_is_zero() -> None:
     class Counts(Prototypes):
         """Votes: one for the nearest point."""
@@ -97,13 +161,6 @@ def test_a_model_without_any_gradient_is_examined_as_one_whose_gradient_is_zero(
     found = by_name(subject(Counts()))
     assert found["zero_gradients"].numbers["images without gradient"] == 100
     assert overall(list(found.values())) == "masked"
-
-
-def test_a_fixed_draw_repeats_itself_and_leaves_torchs_randomness_alone() -> None:
-    model, x = FixedDraw(Prototypes(sigma=0.5)), images().inputs
-    before = torch.get_rng_state()
-    assert torch.equal(model(x), model(x))
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_transfer_that_beats_gradients_is_found_out() -> None:

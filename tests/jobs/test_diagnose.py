@@ -62,9 +62,9 @@ def test_a_classifier_is_diagnosed_by_command_and_not_again(command: Command, tm
     assert first.code == 0, first.err
     found = [record for record in records.read(tmp_path / "run" / "results.jsonl") if record.kind == "masking"]
     names = [record.name for record in found]
-    assert names[-1] == "verdict" and len(names) == 12 and "hard_label" in names
+    assert names[-1] == "verdict" and len(names) == 13 and {"hard_label", "worst_case"} <= set(names)
     assert found[-1].context["checks"].keys() == set(names[:-1])
-    assert sum(found[-1].scores.values()) == 11
+    assert sum(found[-1].scores.values()) == 12
     assert all(record.count == 12 and record.settings["radius"] == 0.15 for record in found)
     assert all("curve" in record.context for record in found if record.name not in ("randomness", "verdict"))
     again = command("evaluate", "run", "little.yaml")

@@ -4,13 +4,13 @@ The four perspectives of the feature-scattering rebuttal (transfer, restarts, lo
 checks that later work asks for. Each measurement here is judged by a pure function of `checks.py`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from jaxtyping import Bool, Float
+from torch import Tensor
 
 from robustmetric.attacks.base import Attack, Engine, Scores, Targets, run
 from robustmetric.attacks.margin import WON
@@ -18,6 +18,7 @@ from robustmetric.attacks.transfer import Surrogate, transfer
 from robustmetric.diagnose import checks
 from robustmetric.diagnose.binarisation import find_planted
 from robustmetric.diagnose.checks import Survived, Verdict
+from robustmetric.diagnose.randomised import FixedDraw, apart
 from robustmetric.diagnose.subject import Attached, Decision, Recorder, Subject
 from robustmetric.diagnose.thresholds import STRANGE
 from robustmetric.errors import InputError
@@ -160,46 +161,46 @@ def examine(
         raise InputError(f"the checks are of pixels changed one by one, not {engine.ball.norm}; expected norm: linf")
     effort = effort or Masking()
     subject = attached(subject)
-    apart = _apart(subject)
-    is_random = apart > STRANGE
+    distance = apart(subject)
+    is_random = distance > STRANGE
     this = Examination(subject, engine, effort, generator)
     if is_random:
-        yield checks.randomness(apart, *_through_the_mean(replace(this, votes=effort.votes)))
+        yield checks.randomness(distance, *_through_the_mean(replace(this, votes=effort.votes)))
         # The rest is about gradients, not about chance: of the function that one draw makes of the model.
         subject = replace(subject, model=FixedDraw(subject.model), view="exact", features=None)
         this = replace(this, subject=subject, goal=None)
     else:
-        yield checks.randomness(apart)
-    runs = torch.stack([this.survived(subject.loss, this.usual()) for _ in range(effort.restarts)])
-    white = runs.all(dim=0)
+        yield checks.randomness(distance)
+    yield from _function(this, by_decisions=not is_random)
+
+
+def _function(this: Examination, *, by_decisions: bool) -> Iterator[Verdict]:
+    """The checks of a model that is a function; the last is over all that the others ran at the usual radius."""
+    subject, ball, queries = this.subject, this.engine.ball, this.effort.queries
+    runs = _usual_runs(this, this.effort.restarts)
+    white, left = runs.all(dim=0), dict[str, Survived]()
     yield checks.zero_gradients(_gradients(this))
     yield checks.restarts(runs)
     yield checks.loss_curves(_loss_curves(this))
-    yield checks.step_size(*_step_sizes(this))
-    yield checks.loss_against_margin("usual", _by_loss(this, white))
+    verdict, left["step sizes"] = _step_sizes(this)
+    yield verdict
+    by_loss = _by_loss(this, white)
+    left["losses"] = _worst(by_loss)
+    yield checks.loss_against_margin("usual", by_loss)
     yield checks.radius_sweep(*_radii(this), chance=subject.chance)
-    yield _steps(this)
+    verdict, left["steps"] = _steps(this)
+    yield verdict
     yield checks.binarisation(*_planted(this))
     if subject.surrogates:
-        yield checks.black_box(white, _transferred(this))
-    searched = Square(engine.ball, effort.queries, goal=this.goal)
-    yield checks.gradient_free(white, {"Square": this.survived(subject.margin, searched)})
-    if not is_random:
-        asked = RayS(engine.ball, effort.queries)
-        yield checks.hard_label(white, {"RayS": this.survived(Decision(subject.right), asked)})
-
-
-class FixedDraw(nn.Module):
-    """A randomised model with the same draw at every call: a function again, for a batch that stays together."""
-
-    def __init__(self, model: nn.Module, seed: int = 0) -> None:
-        super().__init__()
-        self.model, self.seed = model, seed
-
-    def forward(self, inputs: Inputs) -> Embeddings:
-        with torch.random.fork_rng(devices=[inputs.device] if inputs.is_cuda else []):
-            torch.manual_seed(self.seed)
-            return self.model(inputs)
+        transferred = _transferred(this)
+        left["transfer"] = _worst(transferred)
+        yield checks.black_box(white, transferred)
+    left["Square"] = this.survived(subject.margin, Square(ball, queries, goal=this.goal))
+    yield checks.gradient_free(white, {"Square": left["Square"]})
+    if by_decisions:
+        left["RayS"] = this.survived(Decision(subject.right), RayS(ball, queries))
+        yield checks.hard_label(white, {"RayS": left["RayS"]})
+    yield checks.worst_case(runs, left)
 
 
 def attached(subject: Subject) -> Subject:
@@ -209,20 +210,17 @@ def attached(subject: Subject) -> Subject:
     return subject if has_gradient else replace(subject, model=Attached(subject.model), features=None, view="exact")
 
 
-def _apart(subject: Subject) -> float:
-    """The largest difference of two answers to one input of the first batch, relative to the largest entry."""
-    inputs = next(subject.batches()).inputs
-    with frozen(subject.model, subject.view) as embed, torch.no_grad():
-        first, second = embed(inputs), embed(inputs)
-    return float((first - second).abs().max() / first.abs().max().clamp_min(1e-12))
+def _usual_runs(this: Examination, times: int) -> Bool[Tensor, "runs images"]:
+    return torch.stack([this.survived(this.subject.loss, this.usual()) for _ in range(times)])
 
 
-def _through_the_mean(this: Examination) -> tuple[Survived, Survived]:
-    """What withstands the usual attack on single draws, and longer climbs of the mean of several, of either loss."""
-    subject, longer = this.subject, this.usual(steps=2 * this.engine.steps, size=0.5)
-    mean = Expectation(this.engine.ball, longer, this.effort.draws)
-    averaged = [this.survived(loss, mean) for loss in (subject.loss, subject.margin)]
-    return this.survived(subject.loss, this.usual()), min(averaged, key=_percent)
+def _through_the_mean(this: Examination) -> tuple[Bool[Tensor, "runs images"], Bool[Tensor, "runs images"]]:
+    """What withstands runs of the usual attack on single draws, and as many climbs of the mean of several draws: of
+    either loss, in smaller steps and in those that APGD sets, each twice as long as the usual attack."""
+    subject, ball, steps = this.subject, this.engine.ball, 2 * this.engine.steps
+    means = [Expectation(ball, inner, this.effort.draws) for inner in (this.usual(steps, size=0.5), APGD(ball, steps))]
+    averaged = [this.survived(loss, mean) for mean in means for loss in (subject.loss, subject.margin)]
+    return _usual_runs(this, len(averaged)), torch.stack(averaged)
 
 
 def _gradients(this: Examination) -> Float[Tensor, "images *shape"]:
@@ -243,10 +241,12 @@ def _loss_curves(this: Examination) -> Float[Tensor, "starts steps images"]:
     return torch.stack([this.recorded(engine).values for _ in range(this.effort.starts)])
 
 
-def _step_sizes(this: Examination) -> tuple[list[float], list[float], int]:
+def _step_sizes(this: Examination) -> tuple[Verdict, Survived]:
     sizes = list(this.effort.sizes)
-    scores = [_percent(this.survived(this.subject.loss, this.usual(size=size))) for size in sizes]
-    return [size * this.engine.step_size for size in sizes], scores, sizes.index(1.0)
+    found = {size: this.survived(this.subject.loss, this.usual(size=size)) for size in sizes}
+    scores = [_percent(found[size]) for size in sizes]
+    verdict = checks.step_size([size * this.engine.step_size for size in sizes], scores, usual=sizes.index(1.0))
+    return verdict, _worst(found)
 
 
 def _by_loss(this: Examination, white: Survived) -> dict[str, Survived]:
@@ -268,12 +268,12 @@ def _radii(this: Examination) -> tuple[list[float], list[float]]:
     return radii, scores
 
 
-def _steps(this: Examination) -> Verdict:
+def _steps(this: Examination) -> tuple[Verdict, Survived]:
     counts = list(this.effort.counts)
     right = this.recorded(this.usual(counts[-1])).is_right
     # Row k is the image after k steps; lost once is lost.
     still = right.int().cummin(dim=0).values.bool()
-    return checks.steps(counts, [_percent(still[count]) for count in counts], usual=this.engine.steps)
+    return checks.steps(counts, [_percent(still[count]) for count in counts], usual=this.engine.steps), still[-1]
 
 
 def _planted(this: Examination) -> tuple[Tensor, Tensor]:
@@ -289,5 +289,10 @@ def _transferred(this: Examination) -> dict[str, Survived]:
     return {name: this.transferred(source, loss, this.usual()) for name, source in this.subject.surrogates.items()}
 
 
+def _worst(found: Mapping[Any, Survived]) -> Survived:
+    """Per image, over all that was found."""
+    return torch.stack(list(found.values())).all(dim=0)
+
+
 def _percent(flags: Survived) -> float:
-    return 100 * float(flags.float().mean())
+    return 100 * int(flags.sum()) / max(len(flags), 1)

@@ -26,6 +26,7 @@ TITLES = {
     "black_box": "no worse from another model",
     "gradient_free": "no worse without gradients",
     "hard_label": "no worse by decisions alone",
+    "worst_case": "no worse under all of these",
 }
 FEW = 5
 """Lines that a plot tells apart; more are drawn alike."""
