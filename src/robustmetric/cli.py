@@ -151,6 +151,9 @@ def certify(
     radius: Annotated[
         list[float] | None, typer.Option(help="State the result at this radius; may be repeated.")
     ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="Of k-NN: exact or bound, instead of both; of an encoder: smoothing.")
+    ] = None,
     sigma: Annotated[float | None, typer.Option(help="Of an encoder: deviation of the noise (0.1 of a pixel).")] = None,
     samples: Annotated[int | None, typer.Option(help="Of an encoder: noisy copies of each query (10,000).")] = None,
     search: Annotated[
@@ -166,7 +169,7 @@ def certify(
     Of k-NN under a learned metric, of small networks, and, by smoothing, of any encoder's retrieval.
 
     Examples: [bold]robustmetric certify tabular/digits-arml[/bold]
-    [bold]robustmetric certify runs/digits-est-seed0 --sigma 0.1 --points 100[/bold]
+    [bold]robustmetric certify runs/digits-est-seed0 --method smoothing --sigma 0.1 --points 100[/bold]
     """
     from dataclasses import asdict
 
@@ -179,6 +182,10 @@ def certify(
     given = {key: value for key, value in of_encoders.items() if value is not None}
     if learner is None and overrides:
         raise InputError(f"{overrides[0]!r} changes a recipe with a learner, which {target!r} is not")
+    if learner is None and method not in (None, "smoothing"):
+        raise InputError(
+            f"--method {method} is for a recipe with a learner, which {target!r} is not{nearest(method, ['smoothing'])}"
+        )
     if learner is not None and given:
         raise InputError(
             f"--{next(iter(given))} is for encoders; {target!r} has a learner: change its recipe, key=value"
@@ -186,7 +193,7 @@ def certify(
     with _going_on():
         if learner is not None:
             changes = [*(overrides or []), *([f"radii={radius}"] if radius else [])]
-            found = of_table(*learner, changes, device=device, points=points)
+            found = of_table(*learner, changes, device=device, points=points, method=method)
         else:
             found = of_encoder(target, out=out, queries=points, radii=radius, device=device, **given)  # type: ignore[arg-type]  # by name
     if as_json:

@@ -159,7 +159,7 @@ def test_small_classes_are_warned_of_and_used() -> None:
         ({"init": "unit"}, "init 'unit' is not known"),
         ({"dtype": "float16"}, "dtype 'float16' is not known"),
         ({"device": "abacus"}, "device 'abacus' cannot be used"),
-        ({"n_neighbors": 0}, "n_neighbors = 0; expected a number > 0"),
+        ({"n_neighbors": 0}, "n_neighbors = 0; expected a whole number >= 1"),
         ({"refresh": 0}, "refresh = 0"),
         ({"lr": -1.0}, "lr = -1.0"),
         ({"batch_size": 0}, "batch_size = 0"),

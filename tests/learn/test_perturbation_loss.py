@@ -54,7 +54,7 @@ def test_the_loss_falls() -> None:
 
 def test_wrong_settings_are_refused() -> None:
     x, y = np.random.RandomState(0).standard_normal((40, 2)), np.arange(40) % 2
-    with pytest.raises(InputError, match=r"quantile 2\.0"):
+    with pytest.raises(InputError, match=r"quantile = 2\.0; expected a number from 0 to 1"):
         PerturbationLoss(quantile=2.0).fit(x, y)
     with pytest.raises(InputError, match=r"lr = 0\.0"):
         PerturbationLoss(lr=0.0).fit(x, y)

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from robustmetric.certify.knn import METHODS, RobustKNN
 from robustmetric.errors import InputError, nearest
 from robustmetric.models.mahalanobis import Mahalanobis
+from robustmetric.numerics.majority import majority_ranks
+from robustmetric.numerics.numbers import is_whole
 from robustmetric.types import Batch
 
 
@@ -27,15 +29,30 @@ class KNearest:
     def __post_init__(self) -> None:
         if self.method not in METHODS:
             raise InputError(f"method {self.method!r} does not certify k-NN{nearest(self.method, METHODS)}")
-        if self.neighbours < 1 or (self.method == "exact" and self.neighbours > 1):
+        if not is_whole(self.neighbours) or (self.method == "exact" and self.neighbours > 1):
             raise InputError(
-                f"neighbours={self.neighbours} with method {self.method!r}; expected 1, or method 'bound' and 1 or more"
+                f"neighbours={self.neighbours!r} with method {self.method!r}; expected 1, or method 'bound' and 1 or "
+                "more"
+            )
+        least, _ = majority_ranks(self.neighbours)
+        if self.positives is not None and not is_whole(self.positives, least):
+            raise InputError(
+                f"positives={self.positives!r} prove nothing for {least} votes; expected {least} or more, or none given"
             )
 
     @property
     def name(self) -> str:
-        """As tables call it: `1-NN exact`."""
-        return f"{self.neighbours}-NN {self.method}"
+        """As tables call it: `1-NN exact`, or `1-NN, 3 near positives`, which is no exact radius."""
+        if self.positives is None:
+            return f"{self.neighbours}-NN {self.method}"
+        return f"{self.neighbours}-NN{' bound' if self.method == 'bound' else ''}, {self.positives} near positives"
+
+    def check_rows(self, count: int) -> None:
+        """Refuse fewer rows than neighbours."""
+        if self.neighbours > count:
+            raise InputError(
+                f"neighbours={self.neighbours} cannot vote among {count} rows; expected at most as many neighbours"
+            )
 
     def fit(self, metric: Any, x: Any, y: Any, device: str = "cpu") -> RobustKNN:
         """The classifier on these rows, ready to certify."""

@@ -1,6 +1,6 @@
 """Linear pre-processing folded into the metric, so that radii are those of the raw input."""
 
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -13,18 +13,27 @@ from robustmetric.errors import InputError
 from robustmetric.numerics.spectrum import spectrum, tensor_of
 
 Square = npt.NDArray[np.float64]
-EXPECTED = "StandardScaler, MinMaxScaler (clip=False), MaxAbsScaler, RobustScaler, PCA or a Pipeline of these"
+LINEAR = ("StandardScaler", "MinMaxScaler (clip=False)", "MaxAbsScaler", "RobustScaler", "PCA", "a metric learner")
+EXPECTED = f"{', '.join(LINEAR)} or a Pipeline of these"
+
+
+@runtime_checkable
+class Learned(Protocol):
+    """A metric learner, ours or metric-learn's: x -> G x, G its `components_` once it is fitted."""
+
+    def get_mahalanobis_matrix(self) -> Any: ...
 
 
 def fold(scaler: Any, matrix: Any = None) -> Square:
     """The metric on raw inputs that equals `matrix` (None: Euclidean) on the outputs of a fitted linear `scaler`.
 
-    With x' = x A + b, distances under M of x' are those under A M A^T of x: use it on unscaled rows.
+    `matrix` may also be a learner that was fitted on these outputs. With x' = x A + b, distances under M of x' are
+    those under A M A^T of x: use it on unscaled rows.
     """
     factor = _linear_part(scaler)
     if matrix is None:
         return factor @ factor.T
-    given = np.asarray(matrix)
+    given = np.asarray(matrix.get_mahalanobis_matrix() if isinstance(matrix, Learned) else matrix)
     if given.shape != (factor.shape[1], factor.shape[1]):
         raise InputError(
             f"a matrix of shape {given.shape} cannot follow {type(scaler).__name__}, which gives {factor.shape[1]} "
@@ -56,6 +65,9 @@ def _linear_part(scaler: Any) -> Square:
         check_is_fitted(scaler)
         components = np.asarray(scaler.components_, dtype=np.float64).T
         return components / np.sqrt(scaler.explained_variance_) if scaler.whiten else components
+    if isinstance(scaler, Learned):
+        check_is_fitted(scaler)
+        return np.asarray(scaler.components_, dtype=np.float64).T  # type: ignore[attr-defined]  # there once it is fitted
     raise InputError(
         f"{scaler!r} is not known to be linear, so no radius in the raw input follows; expected {EXPECTED}, or certify "
         "its outputs, with radii in their space"

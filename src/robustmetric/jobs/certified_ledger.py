@@ -40,6 +40,7 @@ def read_certified_row(path: Path) -> Row:
         "seed": seed,
         "rows": proofs[0].settings["rows"],
         "points": proofs[0].count,
+        "kept_rows": None if fit is None or "kept" not in fit.scores else int(fit.scores["kept"]),
         "fit_seconds": None if fit is None else round(fit.seconds, 3),
         "certified": [_proof(record) for record in proofs],
         "published": header_of(recipe.shelf() / file.relative_to("recipes"))[1].get("published")

@@ -1,8 +1,8 @@
 """Certify: recipe -> data -> learner -> [points -> radii] -> records, resumed over points."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from sklearn.utils import shuffle
 from robustmetric import recipe, records
 from robustmetric.catalogue import NAMES
 from robustmetric.certify.crown import Crown
-from robustmetric.certify.knn import RobustKNN
+from robustmetric.certify.knn import METHODS
 from robustmetric.certify.nearest import KNearest
 from robustmetric.certify.smoothing import Smoothing
 from robustmetric.data.base import Dataset, Split
@@ -20,13 +20,15 @@ from robustmetric.data.protocols import Source
 from robustmetric.errors import InputError, nearest
 from robustmetric.jobs import assemble
 from robustmetric.jobs.folder import RunFolder, digest, summarise
-from robustmetric.jobs.learned import Fitted, Learner, Rows, Table, fitted
+from robustmetric.jobs.learned import Learner, Rows, Table, fitted
 from robustmetric.jobs.origin import origin
 from robustmetric.jobs.progress import say
-from robustmetric.jobs.proofs import Question, Radii, check_radii, proved
+from robustmetric.jobs.proofs import check_radii, proved
+from robustmetric.jobs.questions import question_of
 from robustmetric.jobs.workers import describe
 from robustmetric.learn import Network
-from robustmetric.learn.base import device_of
+from robustmetric.learn.base import MetricLearner, device_of
+from robustmetric.numerics.numbers import LARGEST_SEED, is_whole
 from robustmetric.recipe import Spec
 from robustmetric.records import Record
 from robustmetric.report.certified import draw_curves
@@ -53,10 +55,12 @@ class Plan:
     """Of the learner (`random_state`) and of a certificate's noise, where the recipe does not give them their own."""
 
     def __post_init__(self) -> None:
-        if self.points < 1:
-            raise InputError(f"points={self.points} certify nothing; expected 1 or more")
-        if self.seed < 0:
-            raise InputError(f"seed={self.seed} is not known; expected a whole number >= 0")
+        if not is_whole(self.points):
+            raise InputError(f"points={self.points!r} certify nothing; expected a whole number, 1 or more")
+        for name in ("seed", "shuffle"):
+            value = getattr(self, name)
+            if not is_whole(value, 0, LARGEST_SEED):
+                raise InputError(f"{name}={value!r} is not known; expected a whole number from 0 to {LARGEST_SEED}")
         check_radii(self.radii)
 
 
@@ -67,17 +71,26 @@ def certify(
     *,
     device: str = "cpu",
     points: int | None = None,
+    method: str | None = None,
 ) -> list[Record]:
-    """Fit a recipe's learner, or load it where that was done, and certify; returns the records."""
+    """Fit a recipe's learner, or load it where that was done, and certify; returns the records.
+
+    `method` picks those of its k-NN certificates: "exact" or "bound".
+    """
     spec, where = resolve(name, [*(overrides or []), *([] if points is None else [f"points={points}"])])
-    plan = _placed(load(spec, where), spec, device)
+    plan = _chosen(_placed(load(spec, where), spec, device), method, where)
     folder = RunFolder(out or Path("runs") / f"{assemble.title(where)}-seed{plan.seed}")
     context = records.context(describe(device_of(device)))
     dataset = plan.data.load()
     table = _table(dataset, plan.points, plan.shuffle)
-    words = [*(overrides or []), *([] if points is None else ["--points", str(points)])]
-    _begin(folder, spec, {**summarise(spec, folder.path.name, context), **origin(where, words, "certify")})
-    known = fitted(plan.learner, table, folder, plan.seed, context)
+    for certificate in plan.certificates:
+        if isinstance(certificate, KNearest):
+            certificate.check_rows(len(table.x))
+    options = {"--points": points, "--method": method}
+    words = [*(overrides or []), *(str(w) for pair in options.items() if pair[1] is not None for w in pair)]
+    summary = {**summarise(spec, folder.path.name, context), **origin(where, words, "certify")}
+    with _begun(folder, spec, summary):
+        known = fitted(plan.learner, table, folder, plan.seed, context)
     base = {
         "data": dataset.name,
         "learner": _described(spec["learner"]),
@@ -89,7 +102,7 @@ def certify(
     }
     found, finished = [known.record], folder.finished()
     for certificate in plan.certificates:
-        question = _question(certificate, known, table, base, device)
+        question = question_of(certificate, known, table, base, device)
         record, _ = proved(question, check_radii(plan.radii), folder.path / "certified", plan.seed, context)
         record = finished.get(record.key, record)
         if record.key not in finished:
@@ -104,56 +117,6 @@ def _table(dataset: Dataset, points: int, seed: int) -> Table:
     x, test_x = _rows(dataset.train), _rows(dataset.queries)
     chosen, labels = shuffle(test_x, dataset.queries.labels.numpy(), random_state=seed)
     return Table(x, dataset.train.labels.numpy(), chosen[:points], labels[:points], dataset.train.shape)
-
-
-# What is asked of it.
-
-
-def _question(certificate: Certificate, fitted: Fitted, table: Table, base: Mapping[str, Any], device: str) -> Question:
-    settings = {**base, "certificate": repr(certificate)}
-    if isinstance(certificate, KNearest):
-        prove, chunk, name = _by_neighbours(certificate, fitted, table, device), 250, certificate.name
-    else:
-        is_slow = isinstance(certificate, Smoothing)
-        prove, chunk = _by_network(certificate, fitted, table, device), 1 if is_slow else 10
-        name = type(certificate).__name__.lower()
-    return Question(name, len(table.test_x), settings, prove, chunk)
-
-
-def _by_neighbours(certificate: KNearest, fitted: Fitted, table: Table, device: str) -> Callable[[slice], Radii]:
-    kept = slice(None) if fitted.kept is None else fitted.kept
-
-    @cache
-    def classifier() -> RobustKNN:
-        return certificate.fit(fitted.matrix, table.x[kept], table.y[kept], device)
-
-    def prove(part: slice) -> Radii:
-        radii = classifier().certify(
-            table.test_x[part], table.test_y[part], certificate.method, positives=certificate.positives
-        )
-        assert not isinstance(radii, tuple)  # no perturbation was asked for
-        return radii
-
-    return prove
-
-
-def _by_network(certificate: Crown | Smoothing, fitted: Fitted, table: Table, device: str) -> Callable[[slice], Radii]:
-    def prove(part: slice) -> Radii:
-        assert fitted.network is not None and fitted.classes is not None  # checked when the recipe was read
-        network = fitted.network.to(device)
-        codes = {label: code for code, label in enumerate(fitted.classes.tolist())}
-        x = torch.from_numpy(table.test_x[part]).float().view(-1, *table.shape).to(device)
-        y = torch.tensor([codes.get(label, -1) for label in table.test_y[part].tolist()], device=device)
-        radii = torch.zeros(len(x), dtype=torch.float64, device=device)
-        seen = y >= 0  # a label that was not trained on is never given
-        if isinstance(certificate, Crown):
-            radii[seen] = certificate.certify(network.double(), x[seen], y[seen])
-        else:
-            found = certificate.certify(network.float(), x, first=part.start)
-            radii = found.radius.where(found.label == y, radii)
-        return radii.cpu().numpy()
-
-    return prove
 
 
 # The recipe.
@@ -200,12 +163,19 @@ def load(spec: Mapping[str, Spec], where: str) -> Plan:
         raise InputError(
             f"{where}.certificates: {certificates!r} is no list of certificates; see `robustmetric list certificates`"
         )
+    if not certificates:
+        raise InputError(f"{where}.certificates: [] proves nothing; expected one or more, such as {DEFAULT[0]}")
     is_network = isinstance(learner, Network)
     for certificate in certificates:
         if isinstance(certificate, KNearest) == is_network:
             wanted = "a metric, such as learner: {name: arml}" if is_network else "learner: {name: network}"
             raise InputError(f"{where}: {certificate!r} does not certify {learner!r}; expected {wanted}")
     plan: Plan = recipe.call(Plan, parts, where)
+    if isinstance(learner, MetricLearner | Network):
+        try:
+            learner.check_settings()
+        except InputError as error:
+            raise InputError(f"{where}.learner: {error}") from error
     return _seeded(plan, spec)
 
 
@@ -229,11 +199,43 @@ def _placed(plan: Plan, spec: Mapping[str, Spec], device: str) -> Plan:
     return plan
 
 
-def _begin(folder: RunFolder, spec: Mapping[str, Spec], summary: Mapping[str, Any]) -> None:
-    """The folder with its recipe; one that holds another recipe is not added to."""
-    if not folder.recipe.exists():
-        folder.begin(spec, summary)
-        return
+def _chosen(plan: Plan, method: str | None, where: str) -> Plan:
+    """The plan with the k-NN certificates of that method alone; None: with all there are."""
+    if method is None:
+        return plan
+    if isinstance(plan.learner, Network):
+        named = ", ".join(type(one).__name__.lower() for one in plan.certificates)
+        raise InputError(f"method {method!r} is of k-NN; {where} certifies a network, by {named}: leave it out")
+    if method not in METHODS:
+        raise InputError(f"method {method!r} does not certify k-NN{nearest(method, METHODS)}")
+    chosen = [one for one in plan.certificates if isinstance(one, KNearest) and one.method == method]
+    if not chosen:
+        raise InputError(
+            f"{where}: no certificate is of method {method!r}; add one to its certificates, or leave it out"
+        )
+    return replace(plan, certificates=chosen)
+
+
+@contextmanager
+def _begun(folder: RunFolder, spec: Mapping[str, Spec], summary: Mapping[str, Any]) -> Iterator[None]:
+    """The folder with its recipe; where nothing comes to be recorded in it, a new one is as it was before."""
+    is_new = not folder.recipe.exists()
+    if not is_new:
+        _check_same(folder, spec)
+    try:
+        if is_new:
+            folder.begin(spec, summary)
+        yield
+    finally:
+        if is_new and not folder.results.exists():
+            folder.recipe.unlink(missing_ok=True)
+            folder.summary.unlink(missing_ok=True)
+            with suppress(OSError):  # of a folder that holds something else
+                folder.path.rmdir()
+
+
+def _check_same(folder: RunFolder, spec: Mapping[str, Spec]) -> None:
+    """Refuse to add to a folder that holds another recipe."""
     before = folder.read_recipe()
     if "learner" not in before or {**before, "certificates": None, "radii": None} != {
         **spec,

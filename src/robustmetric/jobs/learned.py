@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from robustmetric import records
+from robustmetric.errors import InputError
 from robustmetric.jobs.folder import RunFolder, digest, load_arrays, save_arrays
 from robustmetric.jobs.progress import say, told
 from robustmetric.learn import Network
@@ -85,13 +86,18 @@ def _fit(learner: Learner, table: Table, record: Record) -> tuple[Record, Arrays
     with told("fit") as progress:
         if isinstance(learner, Network | MetricLearner):
             learner.progress = progress
-        learner.fit(table.x.reshape(-1, *table.shape) if isinstance(learner, Network) else table.x, table.y)
+        try:
+            learner.fit(table.x.reshape(-1, *table.shape) if isinstance(learner, Network) else table.x, table.y)
+        except InputError:
+            raise
+        except (TypeError, ValueError) as error:  # a learner of somebody else's, which has errors of its own
+            raise InputError(f"{learner!r} could not be fitted: {' '.join(str(error).split())}") from error
     taken = time.monotonic() - began
-    iterations = getattr(learner, "n_iter_", None)
+    iterations, kept = getattr(learner, "n_iter_", None), getattr(learner, "kept_", None)
     scores = {"seconds": taken, **({} if iterations is None else {"iterations": float(iterations)})}
+    scores |= {} if kept is None else {"kept": float(len(kept))}
     record = replace(record, scores=scores, seconds=taken, count=len(table.x))
     if isinstance(learner, Network):
         weights = {key: value.cpu().numpy() for key, value in learner.network_.state_dict().items()}
         return record, {**weights, CLASSES: learner.classes_}
-    kept = getattr(learner, "kept_", None)
     return record, {"matrix": learner.get_mahalanobis_matrix(), **({} if kept is None else {"kept": kept})}

@@ -15,6 +15,8 @@ from robustmetric.learn.base import (
     Seed,
     centred,
     check_choice,
+    check_counts,
+    check_distances,
     check_positive,
     device_of,
     generator_of,
@@ -25,9 +27,13 @@ from robustmetric.learn.held_out import HeldOut, aside
 from robustmetric.learn.margin import LOSSES, loss_of, margins_with_pullback, value_and_slope
 from robustmetric.learn.neighbours import Candidates, Classes, binding, draw
 from robustmetric.numerics.majority import majority_ranks
+from robustmetric.numerics.numbers import is_number
 
 WINDOW = 10
 """Iterations, at least, whose mean losses `tol` compares: single ones are noisy."""
+
+ROOM = 1e-3
+"""How far below the largest root the rows' scale stays: gradients grow with it, and Adam squares them."""
 
 
 class ARML(MetricLearner):
@@ -100,12 +106,16 @@ class ARML(MetricLearner):
         return cls(**{"n_neighbors": 10, "refresh": 1, "lr": 1e-3, "decay": False, "max_iter": 1000, **settings})
 
     def _learn(self, x: Float[Tensor, "n dim"], labels: Int[Tensor, " n"]) -> Float[np.ndarray, "rank dim"]:
-        self._check()
         # The k-th smallest over negatives and the l-th largest over positives have to exist.
         positives, negatives = majority_ranks(self.n_votes) if self.sampling == "kth" else (1, 1)
         device = device_of(self.device)
         factor = start(self.init, rank_of(self.n_components, x.shape[1]), x, self.random_state)
         rows, scale = centred(x)
+        if scale > torch.finfo(DTYPES[self.dtype]).max ** 0.5 * ROOM:
+            raise InputError(
+                f"the rows are {scale:.3g} long, too large for squares in {self.dtype}; expected rows of moderate "
+                "size: scale them first, as by MaxAbsScaler, or set dtype='float64'"
+            )
         rows, labels = rows.to(device, DTYPES[self.dtype]), labels.to(device)
         held = None
         if self.validation:
@@ -183,11 +193,12 @@ class ARML(MetricLearner):
         check_choice("sampling", self.sampling, ("random", "kth"))
         check_choice("loss", self.loss, LOSSES)
         check_choice("dtype", self.dtype, tuple(DTYPES))
-        counts = {"n_neighbors": self.n_neighbors, "refresh": self.refresh, "n_votes": self.n_votes}
-        check_positive(**counts, lr=self.lr, max_iter=self.max_iter, batch_size=self.batch_size, radius=self.radius)
-        if not 0 <= self.validation < 1:
-            raise InputError(f"validation={self.validation} is no share of the rows; expected one from 0 to below 1")
-        check_positive(patience=self.patience)
+        check_counts(n_components=self.n_components, n_neighbors=self.n_neighbors, refresh=self.refresh)
+        check_counts(n_votes=self.n_votes, max_iter=self.max_iter, batch_size=self.batch_size, patience=self.patience)
+        check_positive(lr=self.lr, radius=self.radius)
+        check_distances(tol=self.tol)
+        if not is_number(self.validation, 0) or not self.validation < 1:
+            raise InputError(f"validation={self.validation!r} is no share of the rows; expected one from 0 to below 1")
         needed = max(majority_ranks(self.n_votes))
         if self.sampling == "kth" and self.n_neighbors < needed:
             raise InputError(

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from robustmetric.errors import InputError, nearest
 from robustmetric.numerics.devices import device_of as device_of
+from robustmetric.numerics.numbers import LARGEST_SEED, is_number, is_whole
 from robustmetric.types import Progress
 
 Table = Any
@@ -39,11 +40,21 @@ class MetricLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         """Learn G from labelled rows of at least two classes."""
         X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
         check_classification_targets(y)
+        self.check_settings()
+        check_size(X)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise InputError(f"y holds 1 class ({self.classes_[0]}); expected at least 2: a metric tells classes apart")
         self.components_ = self._learn(torch.from_numpy(X), torch.from_numpy(codes))
         return self
+
+    def check_settings(self) -> None:
+        """Refuse settings that go with no rows: `fit` does so, and a job does before it begins anything."""
+        check_seed(self.get_params(deep=False).get("random_state"))
+        self._check()
+
+    def _check(self) -> None:
+        """The settings of this learner alone."""
 
     @abstractmethod
     def _learn(self, x: Float[Tensor, "n dim"], labels: Int[Tensor, " n"]) -> Float[np.ndarray, "rank dim"]:
@@ -95,6 +106,7 @@ def distance(components: Float[np.ndarray, "rank dim"], a: Table, b: Table) -> f
 
 def rank_of(n_components: int | None, dim: int) -> int:
     """How many rows G has: as many as features unless told."""
+    check_counts(n_components=n_components)
     rank = dim if n_components is None else n_components
     if not 1 <= rank <= dim:
         raise InputError(f"n_components = {n_components} of {dim} features; expected 1 to {dim}, or None for all")
@@ -139,14 +151,55 @@ def centred(x: Float[Tensor, "n dim"]) -> tuple[Float[Tensor, "n dim"], float]:
     return x / scale, scale
 
 
+def check_seed(random_state: object) -> None:
+    """Refuse what scikit-learn takes for no seed."""
+    try:
+        check_random_state(random_state)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"random_state = {random_state!r}; expected a whole number from 0 to {LARGEST_SEED}"
+        ) from error
+
+
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Refuse a word that is not one of the choices."""
     if value not in choices:
         raise InputError(f"{name} {value!r} is not known{nearest(str(value), choices)}")
 
 
-def check_positive(**values: float | int | None) -> None:
-    """Refuse settings that must be above 0 (None: unset)."""
+def check_size(x: Float[np.ndarray, "n dim"]) -> None:
+    """Refuse rows whose squared distances are too large for float64."""
+    largest = float(max(x.max(), -x.min()))
+    if 2 * largest > (np.finfo(np.float64).max / x.size) ** 0.5:
+        raise InputError(
+            f"the rows hold numbers as large as {largest:.3g}, whose squares overflow float64; expected rows of "
+            "moderate size: scale them first, as by MaxAbsScaler"
+        )
+
+
+def check_positive(**values: object) -> None:
+    """Refuse settings that must be numbers above 0 (None: unset)."""
     for name, value in values.items():
-        if value is not None and not value > 0:
-            raise InputError(f"{name} = {value}; expected a number > 0")
+        if value is not None and not (is_number(value, 0) and value != 0):
+            raise InputError(f"{name} = {value!r}; expected a number > 0")
+
+
+def check_distances(**values: object) -> None:
+    """Refuse settings that must be numbers of 0 or more."""
+    for name, value in values.items():
+        if not is_number(value, 0):
+            raise InputError(f"{name} = {value!r}; expected a number >= 0")
+
+
+def check_shares(**values: object) -> None:
+    """Refuse settings that must be numbers from 0 to 1."""
+    for name, value in values.items():
+        if not is_number(value, 0, 1):
+            raise InputError(f"{name} = {value!r}; expected a number from 0 to 1")
+
+
+def check_counts(least: int = 1, /, **values: object) -> None:
+    """Refuse settings that must be whole numbers of `least` or more (None: unset)."""
+    for name, value in values.items():
+        if value is not None and not is_whole(value, least):
+            raise InputError(f"{name} = {value!r}; expected a whole number >= {least}")

@@ -1,6 +1,5 @@
 """ITML (Davis et al., ICML 2007): the matrix nearest to a prior that keeps same-class pairs near and others apart."""
 
-import math
 import warnings
 
 import numpy as np
@@ -11,8 +10,9 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from robustmetric.errors import InputError
-from robustmetric.learn.base import MetricLearner, Seed, check_positive
+from robustmetric.learn.base import MetricLearner, Seed, check_counts, check_distances, check_positive
 from robustmetric.numerics.distances import pairwise
+from robustmetric.numerics.numbers import is_number
 from robustmetric.numerics.spectrum import spectrum, tensor_of
 from robustmetric.types import Progress
 
@@ -55,15 +55,21 @@ class ITML(MetricLearner):
         self.prior = prior
         self.random_state = random_state
 
+    def _check(self) -> None:
+        check_positive(gamma=self.gamma)
+        check_distances(tol=self.tol)
+        check_counts(max_iter=self.max_iter, n_constraints=self.n_constraints)
+        given = (1, 1) if self.bounds is None else tuple(np.ravel(np.array(self.bounds, dtype=object)))
+        if len(given) != 2 or not all(is_number(bound, 0) and bound > 0 for bound in given):
+            raise InputError(f"bounds {self.bounds} are no distances; expected two numbers > 0")
+
     def _learn(self, x: Float[Tensor, "n dim"], labels: Int[Tensor, " n"]) -> Float[np.ndarray, "rank dim"]:
-        check_positive(gamma=self.gamma, max_iter=self.max_iter, n_constraints=self.n_constraints)
         rng = check_random_state(self.random_state)
         rows, codes = x.numpy(), labels.numpy()
         count = self.n_constraints or 20 * len(self.classes_) ** 2
         alike, unlike = draw_pairs(codes, count, rng)
-        self.bounds_ = self.bounds or _bounds(x, np.unique(np.concatenate([alike.ravel(), unlike.ravel()])), rng)
-        if not 0 < self.bounds_[0] < math.inf or not 0 < self.bounds_[1] < math.inf:
-            raise InputError(f"bounds {self.bounds_} are no distances; expected two numbers > 0")
+        drawn = np.unique(np.concatenate([alike.ravel(), unlike.ravel()]))
+        self.bounds_ = _bounds(x, drawn, rng) if self.bounds is None else self.bounds
         pairs = np.concatenate([alike, unlike])
         differences = rows[pairs[:, 0]] - rows[pairs[:, 1]]
         signs = np.repeat([1.0, -1.0], [len(alike), len(unlike)])

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from robustmetric.errors import InputError
-from robustmetric.learn.base import MetricLearner, check_choice, check_positive, rank_of
+from robustmetric.learn.base import MetricLearner, check_choice, check_counts, rank_of
 from robustmetric.numerics.distances import pairwise
 from robustmetric.types import Progress
 
@@ -35,9 +35,11 @@ class LFDA(MetricLearner):
         self.k = k
         self.embedding = embedding
 
-    def _learn(self, x: Float[Tensor, "n dim"], labels: Int[Tensor, " n"]) -> Float[np.ndarray, "rank dim"]:
+    def _check(self) -> None:
         check_choice("embedding", self.embedding, ("weighted", "orthonormalized", "plain"))
-        check_positive(k=self.k)
+        check_counts(n_components=self.n_components, k=self.k)
+
+    def _learn(self, x: Float[Tensor, "n dim"], labels: Int[Tensor, " n"]) -> Float[np.ndarray, "rank dim"]:
         rank = rank_of(self.n_components, x.shape[1])
         k = max(1, min(7, x.shape[1] - 1)) if self.k is None else self.k
         between, within = scatters(x - x.mean(dim=0), labels, k, self._tell)

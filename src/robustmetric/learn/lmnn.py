@@ -12,7 +12,10 @@ from robustmetric.learn.base import (
     Init,
     MetricLearner,
     Seed,
+    check_counts,
+    check_distances,
     check_positive,
+    check_shares,
     device_of,
     rank_of,
     start,
@@ -75,8 +78,14 @@ class LMNN(MetricLearner):
         self.random_state = random_state
         self.device = device
 
+    def _check(self) -> None:
+        check_counts(n_components=self.n_components, n_neighbors=self.n_neighbors, max_iter=self.max_iter)
+        check_counts(0, min_iter=self.min_iter)
+        check_positive(lr=self.lr)
+        check_distances(tol=self.tol)
+        check_shares(regularization=self.regularization)
+
     def _learn(self, x: Float[Tensor, "n dim"], labels: Int[Tensor, " n"]) -> Float[np.ndarray, "rank dim"]:
-        check_positive(n_neighbors=self.n_neighbors, lr=self.lr, max_iter=self.max_iter)
         device = device_of(self.device)
         factor = start(self.init, rank_of(self.n_components, x.shape[1]), x, self.random_state).to(device)
         # A metric does not see a shift; a distance by matrix product does.

@@ -6,7 +6,7 @@ from jaxtyping import Float, Int
 from scipy.optimize import OptimizeResult, minimize
 from torch import Tensor
 
-from robustmetric.learn.base import Init, MetricLearner, Seed, check_positive, device_of, rank_of, start
+from robustmetric.learn.base import Init, MetricLearner, Seed, check_counts, check_positive, device_of, rank_of, start
 from robustmetric.numerics.distances import block, chunks
 
 
@@ -37,8 +37,11 @@ class NCA(MetricLearner):
         self.random_state = random_state
         self.device = device
 
+    def _check(self) -> None:
+        check_counts(n_components=self.n_components, max_iter=self.max_iter)
+        check_positive(tol=self.tol)
+
     def _learn(self, x: Float[Tensor, "n dim"], labels: Int[Tensor, " n"]) -> Float[np.ndarray, "rank dim"]:
-        check_positive(max_iter=self.max_iter, tol=self.tol)
         device = device_of(self.device)
         begin = start(self.init, rank_of(self.n_components, x.shape[1]), x, self.random_state)
         # A metric does not see a shift; a distance by matrix product does.

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from robustmetric.errors import InputError
-from robustmetric.learn.base import check_choice, device_of
+from robustmetric.learn.base import check_choice, check_counts, check_distances, check_positive, device_of
 from robustmetric.models.classifier import cnn, mlp
+from robustmetric.numerics.numbers import is_whole
 from robustmetric.numerics.randomness import Purpose, generator
 from robustmetric.types import Progress
 
@@ -52,9 +53,20 @@ class Network(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-l
         self.random_state = random_state
         self.device = device
 
+    def check_settings(self) -> None:
+        """Refuse settings that go with no rows: `fit` does so, and a job does before it begins anything."""
+        check_choice("network", self.network, ("mlp", "cnn"))
+        check_distances(sigma=self.sigma)
+        check_counts(epochs=self.epochs, batch=self.batch)
+        check_counts(0, random_state=self.random_state)
+        check_positive(rate=self.rate)
+        widths = (1,) if self.widths is None else self.widths
+        if not isinstance(widths, Sequence) or not all(map(is_whole, widths)):
+            raise InputError(f"widths = {self.widths!r}; expected whole numbers >= 1, such as [256, 256]")
+
     def build(self, shape: Sequence[int], classes: int) -> nn.Module:
         """The network for inputs of this shape, its weights drawn by the seed."""
-        check_choice("network", self.network, ("mlp", "cnn"))
+        self.check_settings()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.random_state)
             if self.network == "mlp":
@@ -67,10 +79,13 @@ class Network(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-l
 
     def fit(self, X: Any, y: Any) -> "Network":
         """Train on these rows and labels."""
-        inputs, labels = np.asarray(X, dtype=np.float32), np.asarray(y)
+        given, labels = np.asarray(X, dtype=np.float64), np.asarray(y)
         check_classification_targets(labels)
-        if not np.isfinite(inputs).all():
+        if not np.isfinite(given).all():
             raise InputError("some inputs are NaN or infinite; expected finite numbers: clean or drop those rows")
+        if np.abs(given).max(initial=0) > np.finfo(np.float32).max:
+            raise InputError("some inputs are too large for float32; expected rows of moderate size: scale them first")
+        inputs = given.astype(np.float32)
         self.classes_, codes = np.unique(labels, return_inverse=True)
         device = device_of(self.device)
         self.network_ = self.build(inputs.shape[1:], len(self.classes_)).to(device)

@@ -5,13 +5,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from robustmetric.errors import InputError
 from robustmetric.learn.base import (
     Init,
     MetricLearner,
     Seed,
     centred,
+    check_counts,
+    check_distances,
     check_positive,
+    check_shares,
     device_of,
     generator_of,
     rank_of,
@@ -58,12 +60,14 @@ class PerturbationLoss(MetricLearner):
         self.random_state = random_state
         self.device = device
 
+    def _check(self) -> None:
+        check_counts(n_components=self.n_components, n_neighbors=self.n_neighbors)
+        check_counts(refresh=self.refresh, max_iter=self.max_iter)
+        check_positive(lr=self.lr)
+        check_distances(weight=self.weight)
+        check_shares(quantile=self.quantile)
+
     def _learn(self, x: Float[Tensor, "n dim"], labels: Int[Tensor, " n"]) -> Float[np.ndarray, "rank dim"]:
-        check_positive(n_neighbors=self.n_neighbors, refresh=self.refresh, lr=self.lr, max_iter=self.max_iter)
-        if not (self.weight >= 0 and 0 <= self.quantile <= 1):
-            raise InputError(
-                f"weight {self.weight}, quantile {self.quantile}; expected weight >= 0, quantile in [0, 1]"
-            )
         device = device_of(self.device)
         factor = start(self.init, rank_of(self.n_components, x.shape[1]), x, self.random_state)
         rows, scale = centred(x)

@@ -11,6 +11,7 @@ from torch import Tensor
 from robustmetric.errors import InputError
 from robustmetric.learn.base import MetricLearner, Table
 from robustmetric.numerics.distances import BLOCK, chunks, pairwise
+from robustmetric.numerics.numbers import is_number
 from robustmetric.types import Progress
 
 
@@ -27,9 +28,15 @@ class AdversarialPruning(MetricLearner):
         self.radius = radius
         self.learner = learner
 
+    def _check(self) -> None:
+        if not is_number(self.radius, 0):
+            raise InputError(f"radius {self.radius!r} is no distance; expected a number >= 0")
+        if self.learner is not None and not isinstance(self.learner, MetricLearner):
+            raise InputError(f"learner {self.learner!r} is none of a metric; expected one such as ARML(), or None")
+        if self.learner is not None:
+            self.learner.check_settings()
+
     def _learn(self, x: Float[Tensor, "n dim"], labels: Int[Tensor, " n"]) -> Float[np.ndarray, "rank dim"]:
-        if not self.radius >= 0:
-            raise InputError(f"radius {self.radius} is no distance; expected a number >= 0")
         edges = conflicts(x, labels, 2 * self.radius, self._tell)
         cover = smallest_cover if len(self.classes_) == 2 else greedy_cover
         removed = cover(edges, labels.numpy())

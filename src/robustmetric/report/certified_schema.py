@@ -5,7 +5,7 @@ from typing import Any
 WORDS = ("id", "data", "learner", "recipe", "command", "commit", "hardware")
 COUNTS = ("seed", "rows", "points")
 PROOF = ("certificate", "name", "radii", "error", "seconds")
-OPTIONAL = ("fit_seconds", "published")
+OPTIONAL = ("fit_seconds", "kept_rows", "published")
 RETRIEVAL = ("sigma", "samples", "search", "certificate", "queries", "radii", "R@1", "seconds")
 
 
@@ -17,7 +17,8 @@ def faults(row: Any) -> list[str]:
     found = [f"{key} is missing" for key in needed if key not in row]
     found += [f"{key} is not known" for key in row if key not in (*needed, *OPTIONAL)]
     found += [f"{key} {row[key]!r} is no text" for key in WORDS if key in row and not isinstance(row[key], str)]
-    found += [f"{key} {row[key]!r} is no count" for key in COUNTS if key in row and not isinstance(row[key], int)]
+    counts = [key for key in (*COUNTS, "kept_rows") if key in row]
+    found += [f"{key} {row[key]!r} is no count" for key in counts if not isinstance(row[key], int)]
     for proof in row.get("certified", []):
         found += [f"a proof lacks {key}" for key in PROOF if key not in proof]
         errors = proof.get("error", [])
