@@ -1,6 +1,6 @@
 """The masking checks on models whose truth is measured: who is flagged, and who should be.
 
-    python benchmarks/detector.py [--images 80] [--epochs 15] [--half test] [--seed 0]
+    python benchmarks/detector.py [--images 300] [--epochs 15] [--half test] [--seed 0]
 
 Trains a zoo of small models on digits (some minutes on a CPU): honest ones, and ones that hide their gradients. Masked
 is who loses 10 points or more to the best adaptive attack after PGD-20. The thresholds of `diagnose/thresholds.py` were
@@ -82,7 +82,7 @@ def show(row: Row) -> str:
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=80)
+    parser.add_argument("--images", type=int, default=300)
     parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--half", choices=[*get_args(Half), "both"], default="both")
     parser.add_argument("--only", nargs="*", help="exhibits by name")

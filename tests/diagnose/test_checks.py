@@ -161,23 +161,26 @@ def test_planted_examples_must_be_found_where_chance_does_not() -> None:
 def test_a_randomised_model_is_said_to_be_one_and_never_passes() -> None:
     assert checks.randomness(0.0).verdict == "pass"
     assert checks.randomness(0.3).verdict == "unclear"
-    verdict = checks.randomness(0.3, survived(60)[None], survived(58)[None])
+    verdict = checks.randomness(0.3, survived(60).double(), survived(58).double()[None])
     assert verdict.verdict == "unclear" and "randomised" in verdict.said
-    assert checks.randomness(0.3, survived(60)[None], survived(40)[None]).verdict == "fail"
+    assert checks.randomness(0.3, survived(60).double(), survived(40).double()[None]).verdict == "fail"
 
 
-def test_either_side_of_randomness_is_the_worst_case_per_image() -> None:
-    single = torch.stack([survived(60), survived(60, first=2)])
-    # Images 2-59 withstand both runs on single draws: 58. Each climb of the mean leaves 60 too, both 12-59: 48.
-    averaged = torch.stack([survived(60), survived(60, first=12)])
+def test_of_a_randomised_model_the_best_attack_counts_as_a_whole() -> None:
+    # 60 of 100 images always right; then half of the answers right about all, and 90 percent about the first 50.
+    single = survived(60).double()
+    averaged = torch.stack([torch.full((100,), 0.5), torch.where(torch.arange(100) < 50, 0.9, 0.0)]).double()
     verdict = checks.randomness(0.3, single, averaged)
-    assert verdict.numbers == pytest.approx({"apart": 0.3, "single draws": 58, "mean of draws": 48, "gap": 10})
-    assert verdict.verdict == "fail" and "2 attacks on single draws" in verdict.said
+    assert verdict.numbers == pytest.approx({"apart": 0.3, "single draws": 60, "mean of draws": 45, "gap": 15})
+    assert verdict.verdict == "fail" and "the best of 2 on their mean" in verdict.said
 
 
-def test_more_attempts_on_one_side_are_no_comparison() -> None:
-    with pytest.raises(InputError, match="1 attacks on single draws and 2 on their mean"):
-        checks.randomness(0.3, survived(60)[None], torch.stack([survived(60), survived(50)]))
+def test_asking_a_coin_again_wins_nothing() -> None:
+    """Answers that are right by chance: the worst of many per image is far lower, the best attack is not."""
+    coins = torch.rand(5, 400, 25, generator=torch.Generator().manual_seed(0)) < 0.6
+    shares = coins.double().mean(dim=2)
+    assert 100 * float(shares[0].mean() - shares.amin(dim=0).mean()) > 10
+    assert checks.randomness(0.3, shares[0], shares[1:]).verdict == "unclear"
 
 
 def test_the_worst_case_adds_up_what_no_attack_wins_alone() -> None:

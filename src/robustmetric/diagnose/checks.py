@@ -194,29 +194,28 @@ def binarisation(found: Survived, by_chance: Survived) -> Verdict:
 
 def randomness(
     apart: float,
-    single: Bool[Tensor, "singles images"] | None = None,
-    averaged: Bool[Tensor, "means images"] | None = None,
+    single: Float[Tensor, " images"] | None = None,
+    averaged: Float[Tensor, "climbs images"] | None = None,
 ) -> Verdict:
     """A model that answers one input in several ways must be attacked through the mean of its answers.
 
-    `apart`: the largest difference of two answers, relative; then, a row per attack, what withstands attacks on single
-    draws, and as many on the mean of draws. Each side counts by its worst case per image. As many, because answers are
-    drawn again to score each attack: where a model tosses coins, more attempts win more whatever they climb.
+    `apart`: the largest difference of two answers, relative; then the share of right answers about each image after an
+    attack on single draws, and after several on the mean of draws, of which the best counts as a whole. Not the worst
+    per image: answers are drawn again to score each attack, and where a model tosses coins more attempts win more,
+    whatever they climb.
     """
     if apart <= thresholds.STRANGE:
         return Verdict("randomness", "pass", {"apart": apart}, "the model answers the same input in the same way")
     if single is None or averaged is None:
         return Verdict("randomness", "unclear", {"apart": apart}, "the model is randomised; its mean was not attacked")
-    if len(single) != len(averaged):
-        raise InputError(f"{len(single)} attacks on single draws and {len(averaged)} on their mean; expected as many")
-    scores = {"single draws": _percent(single.all(dim=0)), "mean of draws": _percent(averaged.all(dim=0))}
+    scores = {"single draws": 100 * float(single.mean()), "mean of draws": 100 * float(averaged.mean(dim=1).min())}
     gap = scores["single draws"] - scores["mean of draws"]
     said = (
-        f"the model is randomised: {scores['single draws']:.1f} percent right under {len(single)} attacks on single "
-        f"draws, {scores['mean of draws']:.1f} under as many on their mean"
+        f"the model is randomised: {scores['single draws']:.1f} percent of the answers right under an attack on single "
+        f"draws, {scores['mean of draws']:.1f} under the best of {len(averaged)} on their mean"
     )
     # A randomised model is never simply passed: the other checks are of one draw of its answers.
-    word = _worse("unclear", _enough(thresholds.AVERAGED.judge(gap), single.shape[1]))
+    word = _worse("unclear", _enough(thresholds.AVERAGED.judge(gap), len(single)))
     return Verdict("randomness", word, {"apart": apart, **scores, "gap": gap}, said, _bars(scores))
 
 

@@ -56,8 +56,8 @@ class Masking:
     """Of the search by values, and of the one by decisions."""
     draws: int = 20
     """Of a randomised model, behind each gradient of the attack on its mean."""
-    votes: int = 5
-    """Of a randomised model, answers of which most must be right."""
+    votes: int = 25
+    """Of a randomised model, answers whose share that is right counts."""
     surrogates: Sequence[str] = ()
     """Run folders of other models, on which transferred perturbations are found."""
     by_vote: bool = False
@@ -82,6 +82,10 @@ class Masking:
         return {}
 
 
+Answered = Float[Tensor, " images"]
+HALF = 0.5
+
+
 @dataclass(frozen=True)
 class Examination:
     """One subject under one usual attack; `generator` is all the randomness but that of a randomised model itself."""
@@ -96,24 +100,17 @@ class Examination:
     """Where searches let an image go; None keeps all in the batch, whose place there decides a fixed draw."""
 
     def survived(self, attack: Attack, engine: Engine) -> Survived:
-        """Whether the model is still right about each image after this attack."""
-        subject = self.subject
+        """Whether the model is still right about each image after this attack: most of its answers."""
+        return self.answered(attack, engine) > HALF
+
+    def answered(self, attack: Attack, engine: Engine) -> Answered:
+        """The share of right answers about each image after this attack."""
+        model, gallery, view = self.subject.model, self.subject.gallery, self.subject.view
         return self._each(
-            lambda batch: (
-                run(
-                    attack,
-                    engine,
-                    subject.model,
-                    batch,
-                    subject.gallery,
-                    self.generator,
-                    rounded=False,
-                    view=subject.view,
-                ).inputs
-            )
+            lambda batch: run(attack, engine, model, batch, gallery, self.generator, rounded=False, view=view).inputs
         )
 
-    def transferred(self, source: Surrogate, attack: Attack, engine: Engine) -> Survived:
+    def transferred(self, source: Surrogate, attack: Attack, engine: Engine) -> Answered:
         """The same after an attack on another model."""
         model, gallery, view = self.subject.model, self.subject.gallery, self.subject.view
         return self._each(
@@ -122,20 +119,19 @@ class Examination:
             )
         )
 
-    def clean(self) -> Survived:
+    def clean(self) -> Answered:
         """The same without an attack."""
         return self._each(lambda batch: batch.inputs)
 
-    def _each(self, attack: Callable[[Batch], Inputs]) -> Survived:
-        return torch.cat([self._is_right(attack(batch), batch) for batch in self.subject.batches()])
+    def _each(self, attack: Callable[[Batch], Inputs]) -> Answered:
+        return torch.cat([self._right(attack(batch), batch) for batch in self.subject.batches()])
 
     @torch.no_grad()
-    def _is_right(self, x: Inputs, batch: Batch) -> Survived:
-        """Whether most answers to each input are right."""
+    def _right(self, x: Inputs, batch: Batch) -> Answered:
         subject = self.subject
         with frozen(subject.model, subject.view) as embed:
             answers = [subject.right(embed(x), batch, subject.gallery) for _ in range(self.votes)]
-        return torch.stack(answers).float().mean(dim=0) > 0.5
+        return torch.stack(answers).double().mean(dim=0)
 
     def usual(self, steps: int | None = None, size: float = 1.0, radius: float | None = None) -> PGD:
         """The usual attack, or that with other steps; of its iterates the one with the largest value counts."""
@@ -214,13 +210,13 @@ def _usual_runs(this: Examination, times: int) -> Bool[Tensor, "runs images"]:
     return torch.stack([this.survived(this.subject.loss, this.usual()) for _ in range(times)])
 
 
-def _through_the_mean(this: Examination) -> tuple[Bool[Tensor, "runs images"], Bool[Tensor, "runs images"]]:
-    """What withstands runs of the usual attack on single draws, and as many climbs of the mean of several draws: of
+def _through_the_mean(this: Examination) -> tuple[Answered, Float[Tensor, "climbs images"]]:
+    """Right answers after the usual attack on single draws, and after each of four climbs of the mean of several: of
     either loss, in smaller steps and in those that APGD sets, each twice as long as the usual attack."""
     subject, ball, steps = this.subject, this.engine.ball, 2 * this.engine.steps
     means = [Expectation(ball, inner, this.effort.draws) for inner in (this.usual(steps, size=0.5), APGD(ball, steps))]
-    averaged = [this.survived(loss, mean) for mean in means for loss in (subject.loss, subject.margin)]
-    return _usual_runs(this, len(averaged)), torch.stack(averaged)
+    averaged = [this.answered(loss, mean) for mean in means for loss in (subject.loss, subject.margin)]
+    return this.answered(subject.loss, this.usual()), torch.stack(averaged)
 
 
 def _gradients(this: Examination) -> Float[Tensor, "images *shape"]:
@@ -286,7 +282,8 @@ def _planted(this: Examination) -> tuple[Tensor, Tensor]:
 
 def _transferred(this: Examination) -> dict[str, Survived]:
     loss = this.subject.loss
-    return {name: this.transferred(source, loss, this.usual()) for name, source in this.subject.surrogates.items()}
+    sources = this.subject.surrogates.items()
+    return {name: this.transferred(source, loss, this.usual()) > HALF for name, source in sources}
 
 
 def _worst(found: Mapping[Any, Survived]) -> Survived:
