@@ -71,10 +71,11 @@ class RobustKNN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit
                 f"n_neighbors={self.n_neighbors!r} cannot vote among n_samples={len(X)} points; expected 1 to {len(X)}"
             )
         self.classes_, codes = np.unique(y, return_inverse=True)
-        _check_range(X, np.abs(X - X.mean(axis=0)).max())
         matrix, device = metric_matrix(self.metric, X.shape[1]), device_of(self.device)
+        inputs = torch.from_numpy(np.array(X, order="C")).to(device)
+        _check_range(inputs, fitted=True)
         self.voter_ = Voter(
-            inputs=torch.from_numpy(np.array(X, order="C")).to(device),
+            inputs=inputs,
             labels=torch.from_numpy(codes).to(device),
             n_neighbors=int(self.n_neighbors),
             matrix=None if matrix is None else of_size_one(repaired(matrix)).to(device),
@@ -154,8 +155,9 @@ class RobustKNN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit
     def _rows(self, X: Table) -> Float[Tensor, "n features"]:
         check_is_fitted(self)
         rows = validate_data(self, X, dtype=np.float64, reset=False)
-        _check_range(rows)
-        return torch.from_numpy(np.array(rows, order="C")).to(self.device)
+        inputs = torch.from_numpy(np.array(rows, order="C")).to(self.device)
+        _check_range(inputs, fitted=False)
+        return inputs
 
     def _questions(self, X: Table, y: Any) -> tuple[Float[Tensor, "n features"], Int[Tensor, " n"]]:
         """Rows and the place of their labels among the classes, -1 for a label that was not trained on."""
@@ -216,11 +218,13 @@ class RobustKNN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit
                 progress(total - len(index) + part.stop, total)
 
 
-def _check_range(rows: npt.NDArray[np.float64], spread: float | None = None) -> None:
-    largest = float(np.abs(rows).max(initial=0.0))
+def _check_range(inputs: Float[Tensor, "n features"], fitted: bool) -> None:
+    """In one pass where the rows lie: 60,000 images are half a second of a CPU."""
+    low, high = torch.aminmax(inputs, dim=0)
+    largest, spread = float(torch.maximum(-low, high).max()), float((high - low).max())
     if largest > LARGEST:
         raise InputError(f"X holds numbers as large as {largest:.3g}; expected at most {LARGEST:g}: scale the rows")
-    if spread is not None and 0 < spread < SMALLEST:
+    if fitted and 0 < spread < SMALLEST:
         raise InputError(f"the rows of X differ by {spread:.3g} at most; expected {SMALLEST:g} or more: scale the rows")
 
 
