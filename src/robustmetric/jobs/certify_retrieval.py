@@ -1,8 +1,8 @@
 """Certified retrieval of a trained encoder: run -> gallery -> [queries -> radii] -> record, resumed over queries."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 from robustmetric import records
 from robustmetric.certify.smoothed_retrieval import Search, SmoothedRetrieval
@@ -11,7 +11,7 @@ from robustmetric.jobs.arena import Arena, as_bytes
 from robustmetric.jobs.folder import summarise
 from robustmetric.jobs.progress import say
 from robustmetric.jobs.proofs import Question, Radii, check_radii, proved
-from robustmetric.jobs.target import find_target
+from robustmetric.jobs.target import Target, find_target
 from robustmetric.jobs.workers import Workers, describe
 from robustmetric.learn.base import device_of
 from robustmetric.records import Record
@@ -49,10 +49,7 @@ def certify_retrieval(
     target = find_target(name, data=data, out=out)
     workers = Workers(device_of(device))
     context = records.context(describe(workers.device))
-    if not target.folder.recipe.exists():
-        target.folder.begin(target.spec, summarise(target.spec, target.name, context))
-    elif target.folder.read_recipe() != target.spec:
-        raise InputError(f"{target.folder.path} holds another recipe; name another folder with --out")
+    _begin(target, context)
     arena = Arena.prepare(
         target.model, target.dataset, target.view, workers, limit=QUERIES if queries is None else queries, seed=seed
     )
@@ -78,3 +75,11 @@ def certify_retrieval(
     draw_curves({target.name: [record]}, target.folder.path / "certified")
     say(f"{target.name}  {record.name}: " + "  ".join(f"{key} {value:.4g}" for key, value in record.scores.items()))
     return [record]
+
+
+def _begin(target: Target, context: Mapping[str, Any]) -> None:
+    """The folder with its recipe; one that holds another recipe is not added to."""
+    if not target.folder.recipe.exists():
+        target.folder.begin(target.spec, summarise(target.spec, target.name, context))
+    elif target.folder.read_recipe() != target.spec:
+        raise InputError(f"{target.folder.path} holds another recipe; name another folder with --out")
