@@ -76,7 +76,7 @@ def test_figures_of_a_step_are_means_and_the_work_it_took() -> None:
     defence(nn.Identity(), LINE, seeded())
     figures = {name: figure.item() for name, figure in defence.measures.items()}
     # Both triplets twice, then the first alone, to see that it has arrived too: (6 + 6 + 3) / 6 passes.
-    assert figures == {"before": -1.75, "goal": -1, "after": -0.75, "passes": 2.5}
+    assert figures == {"before": -1.75, "goal": -1, "after": -0.75, "attacked": 1, "passes": 2.5}
     assert not any(figure.requires_grad for figure in defence.measures.values())
 
 
@@ -85,6 +85,12 @@ def test_a_triplet_beyond_its_goal_stays_while_another_moves() -> None:
     HardnessManipulation(Hardest(), Fixed(-1.75), attack)(nn.Identity(), LINE, seeded())
     # Only the first is short of -1.75; it oversteps to -1.5 and stays there.
     assert attack.moved[0].flatten().tolist() == [0, 3, 1.25, 3.5, 2.75, 1]
+
+
+def test_the_share_of_triplets_attacked_is_noted() -> None:
+    defence = HardnessManipulation(Hardest(), Fixed(-1.75), quarters().engine)
+    defence(nn.Identity(), LINE, seeded())
+    assert defence.measures["attacked"] == 0.5, "of -2 and -1.5"
 
 
 def test_a_goal_below_all_moves_nothing_in_one_pass() -> None:

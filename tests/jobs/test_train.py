@@ -355,7 +355,7 @@ def test_an_epoch_records_the_figures_of_its_defence_beside_the_terms_of_its_los
     run = train("digits/hm", ["epochs=2", QUICK], tmp_path / "run")
     first, second = (r for r in records.read(run / "results.jsonl") if r.kind == "train")
     assert second.settings == {"epoch": 2, "terms": ["triplet", "structure"]}
-    figures = {"before", "goal", "after", "passes"}
+    figures = {"before", "goal", "after", "attacked", "passes"}
     assert set(first.scores) == {"triplet", "structure", *figures, "images_per_second", "data_wait"}
     # The gradual goal lies in [-margin, 0]; two steps, and the pass that finds all triplets at rest is never needed.
     assert -0.2 <= first.scores["goal"] <= 0 and first.scores["before"] < first.scores["after"]

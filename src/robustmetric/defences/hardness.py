@@ -66,7 +66,8 @@ class HardnessManipulation(Defence):
         a, p, n = (embeddings[f"{place}~"] for place in PLACES)
         losses = group_means(triplet_values(a, p, n, self.margin), groups)
         self.last_loss[:groups] = losses.detach()
-        self.note(before=before, goal=goal, after=hardness(a, p, n), passes=computed / len(clean))
+        after = hardness(a, p, n)
+        self.note(before=before, goal=goal, after=after, attacked=before < goal, passes=computed / len(clean))
         terms = {"triplet": losses.mean()}
         return terms if self.structure is None else {**terms, "structure": self.structure(embeddings)}
 
