@@ -154,6 +154,9 @@ def certify(
     method: Annotated[
         str | None, typer.Option(help="Of k-NN: exact or bound, instead of both; of an encoder: smoothing.")
     ] = None,
+    attack: Annotated[
+        str | None, typer.Option(help="Of k-NN: also attack it, by greedy, substitute or boundary; dashed curves.")
+    ] = None,
     sigma: Annotated[float | None, typer.Option(help="Of an encoder: deviation of the noise (0.1 of a pixel).")] = None,
     samples: Annotated[int | None, typer.Option(help="Of an encoder: noisy copies of each query (10,000).")] = None,
     search: Annotated[
@@ -186,6 +189,8 @@ def certify(
         raise InputError(
             f"--method {method} is for a recipe with a learner, which {target!r} is not{nearest(method, ['smoothing'])}"
         )
+    if learner is None and attack is not None:
+        raise InputError(f"--attack {attack} is on k-NN, which {target!r} is not; attack it by `robustmetric evaluate`")
     if learner is not None and given:
         raise InputError(
             f"--{next(iter(given))} is for encoders; {target!r} has a learner: change its recipe, key=value"
@@ -193,7 +198,7 @@ def certify(
     with _going_on():
         if learner is not None:
             changes = [*(overrides or []), *([f"radii={radius}"] if radius else [])]
-            found = of_table(*learner, changes, device=device, points=points, method=method)
+            found = of_table(*learner, changes, device=device, points=points, method=method, attack=attack)
         else:
             found = of_encoder(target, out=out, queries=points, radii=radius, device=device, **given)  # type: ignore[arg-type]  # by name
     if as_json:

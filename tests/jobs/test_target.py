@@ -176,8 +176,10 @@ def test_an_unreadable_image_is_named_and_skipped_only_when_asked(
 
 
 def test_a_recipe_is_evaluated_as_built(suite: Path, command: Command, tmp_path: Path) -> None:
-    assert command("evaluate", "digits/plain", suite, "--queries", 20).code == 0
+    done = command("evaluate", "digits/plain", suite, "--queries", 20)
+    assert done.code == 0 and "as its recipe builds it, not trained" in done.err
     assert (tmp_path / "runs" / "evaluate-digits-plain" / "recipe.yaml").is_file()
+    assert "not trained" not in command("evaluate", "runs/evaluate-digits-plain", suite, "--queries", 20).err
 
 
 def test_a_truncated_model_is_named(run: Path, suite: Path, command: Command) -> None:

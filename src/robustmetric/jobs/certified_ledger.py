@@ -12,6 +12,7 @@ from robustmetric import recipe, records
 from robustmetric.errors import InputError
 from robustmetric.jobs.certify_retrieval import NAME, OPTIONS, QUERIES
 from robustmetric.jobs.folder import RunFolder
+from robustmetric.jobs.proofs import CERTIFIED, EMPIRICAL
 from robustmetric.records import Record
 from robustmetric.report.certified import Row
 from robustmetric.report.certified_schema import faults
@@ -23,9 +24,9 @@ def read_certified_row(path: Path) -> Row:
     folder = RunFolder(path)
     facts = json.loads(folder.summary.read_text()) if folder.summary.is_file() else {}
     found = records.latest(records.read(folder.results))
-    by_name = {record.name: record for record in found if record.kind == "certified" and "learner" in record.settings}
-    proofs = list(by_name.values())  # the newest of each
-    if not proofs:
+    own = [record for record in found if "learner" in record.settings]
+    proofs, attacked = (list({r.name: r for r in own if r.kind == kind}.values()) for kind in (CERTIFIED, EMPIRICAL))
+    if not proofs:  # of several of one name the newest counts
         raise InputError(f"{path} holds nothing certified; run `robustmetric certify` on it first")
     fit = next((record for record in reversed(found) if record.kind == "train"), None)
     file, seed = Path(str(facts.get("recipe_file", folder.recipe))), proofs[0].seed
@@ -42,7 +43,8 @@ def read_certified_row(path: Path) -> Row:
         "points": proofs[0].count,
         "kept_rows": None if fit is None or "kept" not in fit.scores else int(fit.scores["kept"]),
         "fit_seconds": None if fit is None else round(fit.seconds, 3),
-        "certified": [_proof(record) for record in proofs],
+        "certified": [_curve(record, "certificate") for record in proofs],
+        "empirical": [_curve(record, "attack") for record in attacked] or None,
         "published": header_of(recipe.shelf() / file.relative_to("recipes"))[1].get("published")
         if file.is_relative_to("recipes")
         else None,
@@ -54,17 +56,18 @@ def read_certified_row(path: Path) -> Row:
     return row
 
 
-def _proof(record: Record) -> dict[str, Any]:
+def _curve(record: Record, by: str) -> dict[str, Any]:
+    """What was proved, or reached, and by which certificate or attack."""
     radii = record.settings["radii"]
-    proof = {
-        "certificate": record.settings["certificate"],
+    curve = {
+        by: record.settings[by],
         "name": record.name,
         "radii": radii,
         "error": [round(record.scores[f"error@{radius:g}"], 2) for radius in radii],
         "seconds": round(record.seconds, 3),
     }
     more = {"area": "area", "mean radius": "mean_radius"}
-    return proof | {word: round(record.scores[key], 5) for key, word in more.items() if key in record.scores}
+    return curve | {word: round(record.scores[key], 5) for key, word in more.items() if key in record.scores}
 
 
 # Encoders.

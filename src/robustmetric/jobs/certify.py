@@ -12,7 +12,7 @@ from sklearn.utils import shuffle
 from robustmetric import recipe, records
 from robustmetric.catalogue import NAMES
 from robustmetric.certify.crown import Crown
-from robustmetric.certify.knn import METHODS
+from robustmetric.certify.knn import ATTACKS, METHODS
 from robustmetric.certify.nearest import KNearest
 from robustmetric.certify.smoothing import Smoothing
 from robustmetric.data.base import Dataset, Split
@@ -24,7 +24,7 @@ from robustmetric.jobs.learned import Learner, Rows, Table, fitted
 from robustmetric.jobs.origin import origin
 from robustmetric.jobs.progress import say
 from robustmetric.jobs.proofs import check_radii, proved
-from robustmetric.jobs.questions import question_of
+from robustmetric.jobs.questions import attack_question, question_of
 from robustmetric.jobs.workers import describe
 from robustmetric.learn import Network
 from robustmetric.learn.base import MetricLearner, device_of
@@ -72,13 +72,16 @@ def certify(
     device: str = "cpu",
     points: int | None = None,
     method: str | None = None,
+    attack: str | None = None,
 ) -> list[Record]:
     """Fit a recipe's learner, or load it where that was done, and certify; returns the records.
 
-    `method` picks those of its k-NN certificates: "exact" or "bound".
+    `method` picks those of its k-NN certificates: "exact" or "bound". `attack` is tried beside them, with as many
+    neighbours: the error that it reaches is the other side of what is proved.
     """
     spec, where = resolve(name, [*(overrides or []), *([] if points is None else [f"points={points}"])])
     plan = _chosen(_placed(load(spec, where), spec, device), method, where)
+    _check_attack(attack, plan, where)
     folder = RunFolder(out or Path("runs") / f"{assemble.title(where)}-seed{plan.seed}")
     context = records.context(describe(device_of(device)))
     dataset = plan.data.load()
@@ -86,7 +89,12 @@ def certify(
     for certificate in plan.certificates:
         if isinstance(certificate, KNearest):
             certificate.check_rows(len(table.x))
-    options = {"--points": points, "--method": method}
+    options = {
+        "--points": points,
+        "--method": method,
+        "--attack": attack,
+        "--device": None if device == "cpu" else device,
+    }
     words = [*(overrides or []), *(str(w) for pair in options.items() if pair[1] is not None for w in pair)]
     summary = {**summarise(spec, folder.path.name, context), **origin(where, words, "certify")}
     with _begun(folder, spec, summary):
@@ -100,9 +108,12 @@ def certify(
         "points_digest": digest(table.test_x, table.test_y),
         "learned": known.learned,
     }
+    questions = [question_of(certificate, known, table, base, device) for certificate in plan.certificates]
+    if attack is not None:
+        numbers = dict.fromkeys(one.neighbours for one in plan.certificates if isinstance(one, KNearest))
+        questions += [attack_question(number, attack, known, table, base, device) for number in numbers]
     found, finished = [known.record], folder.finished()
-    for certificate in plan.certificates:
-        question = question_of(certificate, known, table, base, device)
+    for question in questions:
         record, _ = proved(question, check_radii(plan.radii), folder.path / "certified", plan.seed, context)
         record = finished.get(record.key, record)
         if record.key not in finished:
@@ -216,6 +227,14 @@ def _chosen(plan: Plan, method: str | None, where: str) -> Plan:
     return replace(plan, certificates=chosen)
 
 
+def _check_attack(attack: str | None, plan: Plan, where: str) -> None:
+    """Refuse, before anything is begun, an attack that is none on k-NN."""
+    if attack is not None and isinstance(plan.learner, Network):
+        raise InputError(f"--attack {attack} is on k-NN; {where} certifies a network: leave it out")
+    if attack is not None and attack not in ATTACKS:
+        raise InputError(f"attack {attack!r} on k-NN is not known{nearest(attack, ATTACKS)}")
+
+
 @contextmanager
 def _begun(folder: RunFolder, spec: Mapping[str, Spec], summary: Mapping[str, Any]) -> Iterator[None]:
     """The folder with its recipe; where nothing comes to be recorded in it, a new one is as it was before."""
@@ -235,14 +254,13 @@ def _begun(folder: RunFolder, spec: Mapping[str, Spec], summary: Mapping[str, An
 
 
 def _check_same(folder: RunFolder, spec: Mapping[str, Spec]) -> None:
-    """Refuse to add to a folder that holds another recipe."""
+    """Refuse to add to a folder that holds another recipe; other certificates and radii may be added."""
     before = folder.read_recipe()
-    if "learner" not in before or {**before, "certificates": None, "radii": None} != {
-        **spec,
-        "certificates": None,
-        "radii": None,
-    }:
-        raise InputError(f"{folder.path} holds another recipe; name another folder with --out")
+    other = sorted(key for key in {*before, *spec} - {"certificates", "radii"} if before.get(key) != spec.get(key))
+    if other:
+        raise InputError(
+            f"{folder.path} holds another recipe ({', '.join(map(str, other))} differ); name another folder with --out"
+        )
 
 
 def _rows(split: Split) -> Rows:

@@ -50,6 +50,7 @@ def certify_retrieval(
     workers = Workers(device_of(device))
     context = records.context(describe(workers.device))
     _begin(target, context)
+    target.say_if_as_built()
     arena = Arena.prepare(
         target.model, target.dataset, target.view, workers, limit=QUERIES if queries is None else queries, seed=seed
     )

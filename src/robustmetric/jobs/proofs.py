@@ -18,6 +18,7 @@ from robustmetric.metrics.robustness import area_under_error, robust_curve, robu
 from robustmetric.records import Record
 
 Radii = npt.NDArray[np.float64]
+CERTIFIED, EMPIRICAL = "certified", "empirical"
 KEEP_SECONDS = 5.0
 """Radii are written at least this often."""
 CURVE = 200
@@ -36,6 +37,8 @@ class Question:
     """Points proved at a time: what is lost when a run is stopped."""
     is_retrieval: bool = False
     """Whether the share that stays right is stated, as certified R@1, and not the error."""
+    kind: str = CERTIFIED
+    """Of the record: proved radii, or `EMPIRICAL` ones, at which an attack got through."""
 
 
 def proved(
@@ -54,7 +57,7 @@ def proved(
     finally:  # stopped or not, what was proved is kept
         _keep(path, found, before + time.monotonic() - began)
     return Record(
-        kind="certified",
+        kind=question.kind,
         name=question.name,
         scores=_scores(found, radii, question.is_retrieval),
         settings={**settings, "radii": list(radii)},

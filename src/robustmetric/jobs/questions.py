@@ -11,8 +11,11 @@ from robustmetric.certify.knn import RobustKNN
 from robustmetric.certify.nearest import KNearest
 from robustmetric.certify.smoothing import Smoothing
 from robustmetric.jobs.learned import Fitted, Table
-from robustmetric.jobs.proofs import Question, Radii
+from robustmetric.jobs.proofs import EMPIRICAL, Question, Radii
 from robustmetric.numerics.devices import device_of
+
+ATTACKED = 25
+"""Points attacked at a time: an attack takes longer than a proof."""
 
 
 def question_of(
@@ -21,7 +24,7 @@ def question_of(
     """What a certificate is to prove of the points of a table."""
     settings = {**base, "certificate": repr(certificate)}
     if isinstance(certificate, KNearest):
-        chunk = 1000 if device_of(device).type == "cuda" else 250
+        chunk = _chunk(device)
         prove, name = _by_neighbours(certificate, fitted, table, device), certificate.name
     else:
         is_slow = isinstance(certificate, Smoothing)
@@ -30,12 +33,35 @@ def question_of(
     return Question(name, len(table.test_x), settings, prove, chunk)
 
 
-def _by_neighbours(certificate: KNearest, fitted: Fitted, table: Table, device: str) -> Callable[[slice], Radii]:
-    kept = slice(None) if fitted.kept is None else fitted.kept
+def attack_question(
+    neighbours: int, method: str, fitted: Fitted, table: Table, base: Mapping[str, Any], device: str
+) -> Question:
+    """The other side of a proof: the length at which an attack on k-NN gets through, of each point of a table."""
+    classifier = _classifier(KNearest(neighbours, "bound"), fitted, table, device)
 
-    @cache
-    def classifier() -> RobustKNN:
-        return certificate.fit(fitted.matrix, table.x[kept], table.y[kept], device)
+    def attack(part: slice) -> Radii:
+        radii = classifier().attack(table.test_x[part], table.test_y[part], method)
+        assert not isinstance(radii, tuple)  # no perturbation was asked for
+        return radii
+
+    settings = {**base, "attack": method, "neighbours": neighbours}
+    return Question(
+        f"{neighbours}-NN attacked, {method}", len(table.test_x), settings, attack, ATTACKED, kind=EMPIRICAL
+    )
+
+
+def _chunk(device: str) -> int:
+    return 1000 if device_of(device).type == "cuda" else 250
+
+
+def _classifier(certificate: KNearest, fitted: Fitted, table: Table, device: str) -> Callable[[], RobustKNN]:
+    """k-NN among the rows that the learner kept, made when it is first asked."""
+    kept = slice(None) if fitted.kept is None else fitted.kept
+    return cache(lambda: certificate.fit(fitted.matrix, table.x[kept], table.y[kept], device))
+
+
+def _by_neighbours(certificate: KNearest, fitted: Fitted, table: Table, device: str) -> Callable[[slice], Radii]:
+    classifier = _classifier(certificate, fitted, table, device)
 
     def prove(part: slice) -> Radii:
         radii = classifier().certify(

@@ -46,6 +46,12 @@ class Target:
     folder: RunFolder
     spec: dict[str, Spec]
     name: str
+    is_as_built: bool = False
+    """Whether the model is a recipe's own, on which nothing was trained yet."""
+
+    def say_if_as_built(self) -> None:
+        if self.is_as_built:
+            say(f"{self.name}: the model as its recipe builds it, not trained; a run folder has trained weights")
 
 
 def evaluate(
@@ -86,6 +92,8 @@ def evaluate(
         limit=queries, seed=seed, batch_size=batch_size, fast=fast,
     )  # fmt: skip
     settings = {"data": target.dataset.name}
+    if lead:
+        target.say_if_as_built()
     if lead and surrogate is None and (left_out := assemble.asking_for_surrogate(suite)):
         say(f"left out without --surrogate RUN: {', '.join(left_out)}")
     kept = target.folder.path
@@ -130,7 +138,7 @@ def _apart(record: Record) -> str:
 
 def find_target(name: str, *, data: str | None, out: Path | None, skip_unreadable: bool = False) -> Target:
     """A run folder, a recipe (its model as built, untrained or pretrained), or the dotted path of a model factory."""
-    path = Path(name)
+    path, is_as_built = Path(name), False
     if path.is_dir():
         folder = RunFolder(path)
         spec = folder.read_recipe()
@@ -146,7 +154,7 @@ def find_target(name: str, *, data: str | None, out: Path | None, skip_unreadabl
         _refuse_missing_run(name)
         spec, where = assemble.resolve(name, [])
         model = assemble.load_model(spec, where)
-        home = Path("runs") / f"evaluate-{assemble.title(where)}"
+        home, is_as_built = Path("runs") / f"evaluate-{assemble.title(where)}", True
     if data is None:
         spec = skipping(spec, name) if skip_unreadable else spec
         dataset, view = assemble.load_data(spec, name), assemble.load_view(spec, name)
@@ -156,7 +164,7 @@ def find_target(name: str, *, data: str | None, out: Path | None, skip_unreadabl
         spec = {**spec, "data": {"name": data}}
         home = home if path.is_dir() else home.with_name(f"{home.name}-{dataset.name}")
     place = RunFolder(out or home)
-    return Target(model, dataset, view, place, spec, place.path.name)
+    return Target(model, dataset, view, place, spec, place.path.name, is_as_built)
 
 
 def _refuse_missing_run(name: str) -> None:

@@ -16,6 +16,8 @@ from robustmetric.report.certified_schema import faults
 from robustmetric.report.plots import colour, new_axes, to_svg
 from robustmetric.report.runs import Run
 
+KINDS = ("certified", "empirical")
+"""Of records with a curve: what is proved, and what an attack reaches."""
 Row = dict[str, Any]
 Shown = tuple[int, str, Record]
 """A curve: its style, its label, and the record that has it."""
@@ -47,11 +49,11 @@ def draw_curves(runs: Mapping[str, Sequence[Record]], out: Path) -> list[Path]:
 
 
 def curves(runs: Mapping[str, Sequence[Record]]) -> Figure | None:
-    """One line per certified record of every run that has a curve."""
+    """One line per record of every run that has a curve, dashed where an attack found it."""
     lines = [(f"{run}, {record.name}", record) for run, found in runs.items() for record in found if _has_curve(record)]
     if not lines:
         return None
-    figure, axes = _axes(lines[0][1])
+    figure, axes = _axes([record for _, record in lines])
     for style, (label, record) in enumerate(lines):
         _draw(axes, record, style, label)
     axes.legend(frameon=False, fontsize=9)
@@ -65,7 +67,7 @@ def proofs(runs: Sequence[Run]) -> list[Proofs]:
     """
     groups: dict[tuple[str, str], list[Shown]] = {}
     for place, run in enumerate(runs):
-        for record in run.of_kind("certified"):
+        for record in run.of_kind(*KINDS):
             if _has_curve(record):
                 data = str(record.settings.get("data"))
                 groups.setdefault((record.name, data), []).append((place, run.label, record))
@@ -85,22 +87,22 @@ def _together(name: str, data: str, found: Sequence[Shown], plot: str) -> Proofs
     word = "R@1" if is_retrieval else "error"
     stated = [{float(key.rpartition("@")[2]) for key in r.scores if key.startswith(f"{word}@")} for _, _, r in found]
     radii = tuple(sorted(set.intersection(*stated)))
-    figure, axes = _axes(found[0][2])
+    figure, axes = _axes([record for _, _, record in found])
     for style, label, record in found:
         _draw(axes, record, style, label)
     return Proofs(
         title=f"{name}, {data}",
-        plot=to_svg(figure, plot, f"certified {word} against radius for {', '.join(label for _, label, _ in found)}"),
+        plot=to_svg(figure, plot, f"{word} against radius for {', '.join(label for _, label, _ in found)}"),
         radii=radii,
         rows=tuple((p, label, tuple(r.scores[f"{word}@{x:g}"] for x in radii), r.count) for p, label, r in found),
         is_retrieval=is_retrieval,
     )
 
 
-def _axes(record: Record) -> tuple[Figure, Axes]:
-    figure, axes = new_axes(
-        "radius (l2)", "certified R@1, percent" if _is_retrieval(record) else "certified error, percent"
-    )
+def _axes(found: Sequence[Record]) -> tuple[Figure, Axes]:
+    kinds = [kind for kind in KINDS if any(record.kind == kind for record in found)]
+    word = "R@1" if _is_retrieval(found[0]) else "error"
+    figure, axes = new_axes("radius (l2)", f"{' and '.join(kinds)} {word}, percent")
     axes.set_ylim(0, 100)
     axes.set_xlim(left=0)
     return figure, axes
@@ -109,7 +111,8 @@ def _axes(record: Record) -> tuple[Figure, Axes]:
 def _draw(axes: Axes, record: Record, style: int, label: str) -> None:
     curve = record.context["curve"]
     up = [100 - error for error in curve["error"]] if _is_retrieval(record) else curve["error"]
-    axes.step(curve["radii"], up, where="post", color=colour(style), linewidth=2, label=label)
+    line = "--" if record.kind == "empirical" else "-"
+    axes.step(curve["radii"], up, line, where="post", color=colour(style), linewidth=2, label=label)
 
 
 def _has_curve(record: Record) -> bool:
@@ -138,7 +141,7 @@ def certified_table(folder: Path) -> str:
     """The rows of a folder as Markdown: a table per data set and proof, errors in percent, what is published beside."""
     groups: dict[tuple[str, str], list[tuple[Row, Row]]] = {}
     for row in read_certified(folder):
-        for proof in row["certified"]:
+        for proof in [*row["certified"], *row.get("empirical", [])]:
             groups.setdefault((row["data"], proof["name"]), []).append((row, proof))
     parts = []
     for (data, name), lines in groups.items():

@@ -5,7 +5,9 @@ from typing import Any
 WORDS = ("id", "data", "learner", "recipe", "command", "commit", "hardware")
 COUNTS = ("seed", "rows", "points")
 PROOF = ("certificate", "name", "radii", "error", "seconds")
-OPTIONAL = ("fit_seconds", "kept_rows", "published")
+FOUND = ("attack", "name", "radii", "error", "seconds")
+"""Of what an attack reached, in the block `empirical`."""
+OPTIONAL = ("fit_seconds", "kept_rows", "published", "empirical")
 RETRIEVAL = ("sigma", "samples", "search", "certificate", "queries", "radii", "R@1", "seconds")
 
 
@@ -19,15 +21,20 @@ def faults(row: Any) -> list[str]:
     found += [f"{key} {row[key]!r} is no text" for key in WORDS if key in row and not isinstance(row[key], str)]
     counts = [key for key in (*COUNTS, "kept_rows") if key in row]
     found += [f"{key} {row[key]!r} is no count" for key in counts if not isinstance(row[key], int)]
-    for proof in row.get("certified", []):
-        found += [f"a proof lacks {key}" for key in PROOF if key not in proof]
-        errors = proof.get("error", [])
-        if len(errors) != len(proof.get("radii", [])) or errors != sorted(errors):
-            found.append(
-                f"{proof.get('name')}: an error for each radius, none smaller than the one before, is expected"
-            )
-        if not all(0 <= error <= 100 for error in errors):
-            found.append(f"{proof.get('name')}: errors {errors} are not in percent")
+    for block, parts in (("certified", PROOF), ("empirical", FOUND)):
+        for curve in row.get(block, []):
+            found += [f"{block}: {key} is missing" for key in parts if key not in curve]
+            found += _curve_faults(curve)
+    return found
+
+
+def _curve_faults(curve: dict[str, Any]) -> list[str]:
+    found = []
+    errors = curve.get("error", [])
+    if len(errors) != len(curve.get("radii", [])) or errors != sorted(errors):
+        found.append(f"{curve.get('name')}: an error for each radius, none smaller than the one before, is expected")
+    if not all(0 <= error <= 100 for error in errors):
+        found.append(f"{curve.get('name')}: errors {errors} are not in percent")
     return found
 
 
