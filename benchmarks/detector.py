@@ -1,49 +1,57 @@
 """The masking checks on models whose truth is measured: who is flagged, and who should be.
 
     python benchmarks/detector.py [--images 300] [--epochs 15] [--half test] [--seed 0]
+    ROBUSTMETRIC_DATA=... python benchmarks/detector.py --half fresh
 
 Trains a zoo of small models on digits (some minutes on a CPU): honest ones, and ones that hide their gradients. Masked
 is who loses 10 points or more to the best adaptive attack after PGD-20. The thresholds of `diagnose/thresholds.py` were
-fixed on the half `tuning`; the table of the half `test` is the detector's own score. Exits with 1 unless at least nine
-in ten of that half are judged rightly and no honest model is flagged.
+fixed on the half `tuning`; the table of the half `test` is the detector's own score. `fresh` is a third group, on
+Fashion-MNIST at 14 x 14, that nothing was tuned on; its figures are written to `detector_fresh`. Exits with 1 unless at
+least nine in ten of the last group asked for are judged rightly and no honest model is flagged.
 """
 
 import argparse
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import torch
 
 from exhibits import Half, exhibits, subject_of, truth, usual_attack
+from fresh_exhibits import fresh
+from fresh_zoo import fresh_zoo
 from harness import RESULTS, save
 from masking_zoo import Exhibit, Zoo
 from robustmetric.diagnose.checks import overall
 from robustmetric.diagnose.masking import Masking, examine
+from robustmetric.errors import InputError
 
 EFFORT = Masking(
     restarts=3, starts=4, start_steps=15, counts=(1, 2, 5, 10, 20, 50, 100), sizes=(0.3, 1.0, 2.0, 4.0), apgd_steps=30,
     queries=400, draws=10, votes=25,
 )  # fmt: skip
-"""A fraction of the default: these images have 64 pixels. Most of many answers, since fewer tell less of a randomised
+"""A fraction of the default: these images are small. Most of many answers, since fewer tell less of a randomised
 model than how often it was asked."""
 SMALL = Masking(
     restarts=2, starts=3, start_steps=5, counts=(1, 5, 20), sizes=(1.0, 2.0), apgd_steps=10, queries=60, draws=3
 )
 
 Row = dict[str, Any]
+Group = Half | Literal["fresh"]
 
 
-def judge(exhibit: Exhibit, zoo: Zoo, half: Half, effort: Masking, images: int, seed: int) -> Row:
+def judge(exhibit: Exhibit, zoo: Zoo, half: Group, effort: Masking, images: int, seed: int) -> Row:
     """What is true of an exhibit, and what the checks say."""
     began = time.perf_counter()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         subject = subject_of(exhibit, zoo, images)
         fact = truth(exhibit, zoo, subject, effort, seed)
-        verdicts = list(examine(subject, usual_attack(), effort, torch.Generator().manual_seed(seed + 1)))
+        verdicts = list(
+            examine(subject, usual_attack(zoo.images.radius), effort, torch.Generator().manual_seed(seed + 1))
+        )
     said = overall(verdicts)
     return {
         "name": exhibit.name,
@@ -84,7 +92,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=300)
     parser.add_argument("--epochs", type=int, default=15)
-    parser.add_argument("--half", choices=[*get_args(Half), "both"], default="both")
+    parser.add_argument("--half", choices=[*get_args(Half), "both", "fresh"], default="both")
     parser.add_argument("--only", nargs="*", help="exhibits by name")
     parser.add_argument("--small", action="store_true", help="little effort: to see that it runs")
     parser.add_argument("--seed", type=int, default=0)
@@ -93,13 +101,23 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def group(zoo: Zoo, name: Group, only: Sequence[str] | None) -> Iterator[Exhibit]:
+    """The exhibits of a half, or of the group on other images."""
+    return fresh(zoo, only) if name == "fresh" else exhibits(zoo, name, only)
+
+
 def main(argv: list[str] | None = None) -> int:
     options = parse(argv)
-    zoo, rows = Zoo(options.epochs, options.seed), []
-    halves: list[Half] = [half for half in get_args(Half) if options.half in (half, "both")]
+    is_fresh = options.half == "fresh"
+    try:
+        zoo = (fresh_zoo if is_fresh else Zoo)(options.epochs, options.seed)
+    except InputError as error:
+        raise SystemExit(str(error)) from error
+    halves: list[Group] = ["fresh"] if is_fresh else [h for h in get_args(Half) if options.half in (h, "both")]
+    rows = []
     for half in halves:
         print(f"{half:<40}{'clean':>7}{'PGD-20':>8}{'adaptive':>10}  truth   verdict  failed checks")
-        for exhibit in exhibits(zoo, half, options.only):
+        for exhibit in group(zoo, half, options.only):
             row = judge(exhibit, zoo, half, SMALL if options.small else EFFORT, options.images, options.seed)
             rows.append(row)
             print(show(row), flush=True)
@@ -109,7 +127,7 @@ def main(argv: list[str] | None = None) -> int:
             f"{half}: {table['right']} of {table['of']} right; of the honest {table['honest']}, of the masked", end=" "
         )
         print(table["masked"])
-    print(save("detector", options, {"confusion": tables, "exhibits": rows}))
+    print(save("detector_fresh" if is_fresh else "detector", options, {"confusion": tables, "exhibits": rows}))
     last = tables[halves[-1]]
     return 0 if last["right"] >= 0.9 * last["of"] and not last["honest"]["masked"] else 1
 

@@ -1,6 +1,6 @@
-"""The exhibits of the masking zoo by half, and the truth about each: PGD-20 beside the best adaptive attack."""
+"""The exhibits on digits by half, and the truth about each: PGD-20 beside the best adaptive attack."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from masking_zoo import (
-    RADIUS,
     Averaged,
     Changed,
     Exhibit,
@@ -32,6 +31,7 @@ from masking_zoo import (
 )
 from robustmetric.attacks.feature_match import Featured
 from robustmetric.attacks.transfer import Surrogate
+from robustmetric.data.base import Split
 from robustmetric.defences.destinations import Gradual
 from robustmetric.defences.eat import EnsembleAdversarial
 from robustmetric.defences.hardness import HardnessManipulation
@@ -62,7 +62,12 @@ MASKED = 10.0
 
 def exhibits(zoo: Zoo, half: Half, only: Sequence[str] | None = None) -> Iterator[Exhibit]:
     """One half of the zoo. The ways to hide a gradient in one are, with few exceptions, not those of the other."""
-    for name, make in (_tuning if half == "tuning" else _test)(zoo).items():
+    return named((_tuning if half == "tuning" else _test)(zoo), only)
+
+
+def named(makes: Mapping[str, Make], only: Sequence[str] | None = None) -> Iterator[Exhibit]:
+    """Each exhibit as it is made, or `only` some of them."""
+    for name, make in makes.items():
         if only is None or name in only:
             yield replace(make(), name=name)
 
@@ -81,20 +86,20 @@ def _tuning(zoo: Zoo) -> dict[str, Make]:
         return zoo.classifier("noisy", lambda: Transformed(classifier(), randomly(0.3)))
 
     return {
-        "plain": lambda: _open(plain()),
-        "madry": lambda: _open(zoo.classifier("madry", defence=_madry())),
-        "logits / 10": lambda: _open(Changed(plain(), lambda z: z / 10)),
-        "logits / 2": lambda: _open(Changed(plain(), lambda z: z / 2)),
-        "plain, retrieval": lambda: _open(found(), is_classifier=False),
-        "embedding x 10, retrieval": lambda: _open(Changed(found(), lambda z: 10 * z), is_classifier=False),
-        "ensemble by mean, retrieval": lambda: _open(naive(), is_classifier=False),
-        "quantised to 5 levels": lambda: _through(plain(), levels(4)),
-        "shattered": lambda: _through(plain(), shattered),
+        "plain": lambda: as_it_is(plain()),
+        "madry": lambda: as_it_is(zoo.classifier("madry", defence=_madry())),
+        "logits / 10": lambda: as_it_is(Changed(plain(), lambda z: z / 10)),
+        "logits / 2": lambda: as_it_is(Changed(plain(), lambda z: z / 2)),
+        "plain, retrieval": lambda: as_it_is(found(), is_classifier=False),
+        "embedding x 10, retrieval": lambda: as_it_is(Changed(found(), lambda z: 10 * z), is_classifier=False),
+        "ensemble by mean, retrieval": lambda: as_it_is(naive(), is_classifier=False),
+        "quantised to 5 levels": lambda: behind(plain(), levels(4)),
+        "shattered": lambda: behind(plain(), shattered),
         "temperature 1/1000": lambda: _saturated(plain()),
-        "noise 0.3": lambda: _random(noisy()),
-        "hard steps": lambda: _activated(zoo.classifier("step", lambda: classifier(Step))),
-        "reversed gradient": lambda: _through(plain(), Reversed.apply),
-        "quantised to 5 levels, retrieval": lambda: _through(found(), levels(4), is_classifier=False),
+        "noise 0.3": lambda: randomised(noisy()),
+        "hard steps": lambda: activated(zoo.classifier("step", lambda: classifier(Step))),
+        "reversed gradient": lambda: behind(plain(), Reversed.apply),
+        "quantised to 5 levels, retrieval": lambda: behind(found(), levels(4), is_classifier=False),
         "hashed embedding, retrieval": lambda: _hashed(found()),
     }
 
@@ -131,24 +136,24 @@ def _test(zoo: Zoo) -> dict[str, Make]:
         return Exhibit("", Votes(three), True, (Votes(three, soft=True),))
 
     return {
-        "madry, smoothing 0.3": lambda: _open(smoothed()),
-        "tanh": lambda: _open(zoo.classifier("tanh", lambda: classifier(nn.Tanh), seed=2)),
-        "madry, logits / 3": lambda: _open(Changed(smoothed(), lambda z: z / 3)),
-        "smoothing 0.5": lambda: _open(zoo.classifier("soft", defence=Plain(CrossEntropy(0.5)), seed=3)),
-        "madry, retrieval": lambda: _open(strong(), is_classifier=False),
-        "hm, retrieval": lambda: _open(hardness(), is_classifier=False),
-        "eat by mean, retrieval": lambda: _open(together(), is_classifier=False),
-        "bit depth 1": lambda: _through(plain(), floors(1)),
-        "cosine coefficients rounded": lambda: _through(plain(), frequencies(0.5)),
+        "madry, smoothing 0.3": lambda: as_it_is(smoothed()),
+        "tanh": lambda: as_it_is(zoo.classifier("tanh", lambda: classifier(nn.Tanh), seed=2)),
+        "madry, logits / 3": lambda: as_it_is(Changed(smoothed(), lambda z: z / 3)),
+        "smoothing 0.5": lambda: as_it_is(zoo.classifier("soft", defence=Plain(CrossEntropy(0.5)), seed=3)),
+        "madry, retrieval": lambda: as_it_is(strong(), is_classifier=False),
+        "hm, retrieval": lambda: as_it_is(hardness(), is_classifier=False),
+        "eat by mean, retrieval": lambda: as_it_is(together(), is_classifier=False),
+        "bit depth 1": lambda: behind(plain(), floors(1)),
+        "cosine coefficients rounded": lambda: behind(plain(), frequencies(0.5)),
         "vote of three": vote,
-        "k winners": lambda: _activated(zoo.classifier("winners", lambda: classifier(Winners, 32), seed=1)),
-        "one step, smoothing 0.5": lambda: _open(one_step()),
-        "noisy gradient": lambda: _through(plain(), Noisy.apply),
+        "k winners": lambda: activated(zoo.classifier("winners", lambda: classifier(Winners, 32), seed=1)),
+        "one step, smoothing 0.5": lambda: as_it_is(one_step()),
+        "noisy gradient": lambda: behind(plain(), Noisy.apply),
         "madry, temperature 1/1000": lambda: _saturated(smoothed()),
-        "noise 0.2 and shifts": lambda: _random(moved()),
-        "shattered, retrieval": lambda: _through(found(), shattered, is_classifier=False),
-        "noisy gradient, retrieval": lambda: _through(found(), Noisy.apply, is_classifier=False),
-        "cosine coefficients rounded, retrieval": lambda: _through(strong(), frequencies(0.5), is_classifier=False),
+        "noise 0.2 and shifts": lambda: randomised(moved()),
+        "shattered, retrieval": lambda: behind(found(), shattered, is_classifier=False),
+        "noisy gradient, retrieval": lambda: behind(found(), Noisy.apply, is_classifier=False),
+        "cosine coefficients rounded, retrieval": lambda: behind(strong(), frequencies(0.5), is_classifier=False),
     }
 
 
@@ -160,11 +165,13 @@ def _three() -> Ensemble:
     return Ensemble([encoder() for _ in range(3)])
 
 
-def _open(model: nn.Module, *, is_classifier: bool = True) -> Exhibit:
+def as_it_is(model: nn.Module, *, is_classifier: bool = True) -> Exhibit:
+    """A model that hides nothing, or nothing that an attacker could do without."""
     return Exhibit("", model, is_classifier)
 
 
-def _through(base: nn.Module, transform: Callable[[Tensor], Tensor], *, is_classifier: bool = True) -> Exhibit:
+def behind(base: nn.Module, transform: Callable[[Tensor], Tensor], *, is_classifier: bool = True) -> Exhibit:
+    """A model behind a transform of its inputs."""
     straight = Transformed(base, transform, straight=True)
     return Exhibit("", Transformed(base, transform), is_classifier, (straight, base))
 
@@ -177,11 +184,13 @@ def _hashed(base: nn.Module) -> Exhibit:
     return Exhibit("", Changed(base, torch.sign), False, (Changed(base, torch.sign, straight=True), base))
 
 
-def _random(model: nn.Module) -> Exhibit:
-    return Exhibit("", model, True, (Averaged(model),))
+def randomised(model: nn.Module, *, is_classifier: bool = True) -> Exhibit:
+    """A model that draws anew at every call."""
+    return Exhibit("", model, is_classifier, (Averaged(model),))
 
 
-def _activated(model: nn.Module) -> Exhibit:
+def activated(model: nn.Module) -> Exhibit:
+    """A model with layers that hide their gradients."""
     return Exhibit("", closed(model), True, (opened(model),))
 
 
@@ -201,14 +210,14 @@ class Truth:
         return round(self.usual - self.adaptive, 6) >= MASKED
 
 
-def usual_attack() -> PGD:
+def usual_attack(radius: float) -> PGD:
     """PGD-20, its step a quarter of the radius, as 2/255 is of 8/255."""
-    return PGD(Ball(RADIUS), 20, RADIUS / 4)
+    return PGD(Ball(radius), 20, radius / 4)
 
 
 def subject_of(exhibit: Exhibit, zoo: Zoo, images: int) -> Subject:
     """The exhibit on so many test images, spread evenly."""
-    split = zoo.digits.queries if exhibit.is_classifier else zoo.unseen.queries
+    split = _shown(exhibit, zoo)
     rows = torch.arange(images) * len(split) // images
     inputs = split.inputs.float() / 255
     if exhibit.is_classifier:
@@ -222,14 +231,14 @@ def subject_of(exhibit: Exhibit, zoo: Zoo, images: int) -> Subject:
 def truth(exhibit: Exhibit, zoo: Zoo, subject: Subject, effort: Masking, seed: int) -> Truth:
     """PGD-20 on the model, and per image the worst of what an adaptive attacker has: on both losses PGD-50 in smaller
     steps, APGD on the model and on whatever is open of it, and a search by values."""
-    split = zoo.digits.queries if exhibit.is_classifier else zoo.unseen.queries
-    subject = attached(subject)
+    split = _shown(exhibit, zoo)
+    subject, radius = attached(subject), zoo.images.radius
     is_random = apart(subject) > STRANGE
     votes = effort.votes if is_random else 1
-    this = Examination(subject, usual_attack(), effort, torch.Generator().manual_seed(seed), votes=votes)
+    this = Examination(subject, usual_attack(radius), effort, torch.Generator().manual_seed(seed), votes=votes)
     usual = this.answered(subject.loss, this.usual())
-    ball, losses = Ball(RADIUS), (subject.loss, subject.margin)
-    left = [this.answered(loss, PGD(ball, 50, RADIUS / 10, keep="best")) for loss in losses]
+    ball, losses = Ball(radius), (subject.loss, subject.margin)
+    left = [this.answered(loss, PGD(ball, 50, radius / 10, keep="best")) for loss in losses]
     left += [this.answered(loss, APGD(ball, 40)) for loss in losses]
     left.append(this.answered(subject.margin, Square(ball, effort.queries)))
     for other in exhibit.open:
@@ -241,6 +250,10 @@ def truth(exhibit: Exhibit, zoo: Zoo, subject: Subject, effort: Masking, seed: i
     # Asked again, a randomised model answers otherwise: the best attack as a whole, not the worst answer per image.
     adaptive = every.mean(dim=1).min() if is_random else every.amin(dim=0).mean()
     return Truth(_percent(this.clean()), _percent(usual), 100 * float(adaptive))
+
+
+def _shown(exhibit: Exhibit, zoo: Zoo) -> Split:
+    return zoo.images.closed.queries if exhibit.is_classifier else zoo.images.unseen.queries
 
 
 def _gallery(model: nn.Module, inputs: Tensor, labels: Tensor) -> Gallery:

@@ -1,4 +1,4 @@
-"""Small models on digits whose robustness is real, or only hidden: what `detector.py` tries the masking checks on.
+"""Small models whose robustness is real, or only hidden: what `detector.py` tries the masking checks on.
 
 Every exhibit comes with what an adaptive attacker climbs in its place: the same model with a straight-through gradient
 (BPDA), the logits before a temperature or a vote, the mean over draws. Who is masked is measured, not named.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from robustmetric.data.base import Split
+from robustmetric.data.base import Dataset, Split
 from robustmetric.data.digits import Digits
 from robustmetric.data.sampler import Pairs, Shuffled
 from robustmetric.defences.base import Defence
@@ -43,6 +43,15 @@ class Exhibit:
     model: nn.Module
     is_classifier: bool
     open: tuple[nn.Module, ...] = ()
+
+
+@dataclass(frozen=True)
+class Images:
+    """What a zoo is shown, ten classes to classify and five unseen ones to search, and the radius it is attacked at."""
+
+    closed: Dataset
+    unseen: Dataset
+    radius: float
 
 
 # Ways to hide a gradient.
@@ -97,7 +106,13 @@ class Averaged(nn.Module):
         return torch.stack([self.base(inputs) for _ in range(self.draws)]).mean(dim=0)
 
 
-class Step(nn.Module):
+class Switched(nn.Module):
+    """A layer that hides its gradient or, `straight`, passes another on in its place."""
+
+    straight = False
+
+
+class Step(Switched):
     """1 above 0, else 0; trained, and opened, by the gradient of a sigmoid."""
 
     straight = True
@@ -107,10 +122,8 @@ class Step(nn.Module):
         return hard + torch.sigmoid(4 * x) - torch.sigmoid(4 * x).detach() if self.straight else hard + 0 * x
 
 
-class Winners(nn.Module):
+class Winners(Switched):
     """The largest tenth of all units, the others 0 (k-winners-take-all); opened by a gradient for every unit."""
-
-    straight = False
 
     def forward(self, x: Tensor) -> Tensor:
         flat = x.flatten(1)
@@ -179,18 +192,18 @@ def randomly(sigma: float, shifts: int = 0) -> Transform:
 # Training.
 
 
-def classifier(activation: Callable[[], nn.Module] | None = None, width: int = 16) -> Classifier:
-    trunk = ConvNet(side=8, kernel=3, widths=(width, 2 * width), hidden=128, dim=64)
+def classifier(activation: Callable[[], nn.Module] | None = None, width: int = 16, side: int = 8) -> Classifier:
+    trunk = ConvNet(side=side, kernel=3, widths=(width, 2 * width), hidden=128, dim=64)
     if activation is not None:
         for layers in (trunk.features, trunk.head):
             for place, layer in enumerate(layers):
                 if isinstance(layer, nn.ReLU):
                     layers[place] = activation()
-    return Classifier(nn.Sequential(trunk, activation() if activation else nn.ReLU()), 10, shape=(1, 8, 8))
+    return Classifier(nn.Sequential(trunk, activation() if activation else nn.ReLU()), 10, shape=(1, side, side))
 
 
-def encoder() -> Encoder:
-    return Encoder(ConvNet(side=8, kernel=3, widths=(16, 32), hidden=128, dim=32))
+def encoder(width: int = 16, side: int = 8) -> Encoder:
+    return Encoder(ConvNet(side=side, kernel=3, widths=(width, 2 * width), hidden=128, dim=32))
 
 
 def fit(model: nn.Module, defence: Defence, split: Split, *, epochs: int, seed: int, pairs: bool = False) -> nn.Module:
@@ -218,24 +231,24 @@ def opened(model: nn.Module) -> nn.Module:
     """A copy whose activations pass gradients on."""
     other = copy.deepcopy(model)
     for layer in other.modules():
-        if isinstance(layer, Step | Winners):
+        if isinstance(layer, Switched):
             layer.straight = True
     return other
 
 
 def closed(model: nn.Module) -> nn.Module:
     for layer in model.modules():
-        if isinstance(layer, Step | Winners):
+        if isinstance(layer, Switched):
             layer.straight = False
     return model
 
 
 class Zoo:
-    """Trains what exhibits share once; another `seed` trains all of them anew."""
+    """Trains what exhibits share once, on digits unless other images are given; another `seed` trains all anew."""
 
-    def __init__(self, epochs: int = 20, seed: int = 0) -> None:
+    def __init__(self, epochs: int = 20, seed: int = 0, images: Images | None = None) -> None:
         self.epochs, self.seed = epochs, seed
-        self.digits, self.unseen = Digits(closed=True).load(), Digits().load()
+        self.images = images or Images(Digits(closed=True).load(), Digits().load(), RADIUS)
         self._kept: dict[str, nn.Module] = {}
 
     def classifier(
@@ -243,7 +256,7 @@ class Zoo:
     ) -> nn.Module:
         """A trained classifier, by name."""
         return self._once(
-            f"{kind}-{seed}", make, defence or Plain(CrossEntropy()), self.digits.train, seed, pairs=False
+            f"{kind}-{seed}", make, defence or Plain(CrossEntropy()), self.images.closed.train, seed, pairs=False
         )
 
     def encoder(
@@ -251,7 +264,7 @@ class Zoo:
     ) -> nn.Module:
         """A trained encoder, by name."""
         chosen = defence or Plain(Triplet(SemiHard()))
-        return self._once(f"{kind}, retrieval", make, chosen, self.unseen.train, 0, pairs=pairs)
+        return self._once(f"{kind}, retrieval", make, chosen, self.images.unseen.train, 0, pairs=pairs)
 
     def _once(
         self, name: str, make: Callable[[], nn.Module], defence: Defence, split: Split, seed: int, pairs: bool
