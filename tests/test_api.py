@@ -146,3 +146,9 @@ def test_a_model_of_ours_is_taken_as_it_is() -> None:
     for ours in (Encoder(Means()), Ensemble([Encoder(Means(), dim=4)]), Mahalanobis(4)):
         assert unit(ours) is ours
     assert torch.allclose(unit(Means())(torch.rand(3, 1, 8, 8)).norm(dim=1), torch.ones(3))
+
+
+def test_every_name_of_the_package_is_there() -> None:
+    assert {"fold", "robust_error", "robust_curve", "area_under_error"} <= set(robustmetric.__all__)
+    for name in robustmetric.__all__:
+        assert getattr(robustmetric, name).__name__ == name

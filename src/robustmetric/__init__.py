@@ -10,8 +10,12 @@ if TYPE_CHECKING:
     from robustmetric.api import attack as attack
     from robustmetric.api import evaluate as evaluate
     from robustmetric.certify.knn import RobustKNN as RobustKNN
+    from robustmetric.certify.scaling import fold as fold
     from robustmetric.errors import InputError as InputError
     from robustmetric.learn.arml import ARML as ARML
+    from robustmetric.metrics.robustness import area_under_error as area_under_error
+    from robustmetric.metrics.robustness import robust_curve as robust_curve
+    from robustmetric.metrics.robustness import robust_error as robust_error
     from robustmetric.models.encoder import Encoder as Encoder
     from robustmetric.perturb.ball import Ball as Ball
     from robustmetric.perturb.pgd import PGD as PGD
@@ -20,7 +24,11 @@ _WHERE = {
     "attack": "robustmetric.api",
     "evaluate": "robustmetric.api",
     "RobustKNN": "robustmetric.certify.knn",
+    "fold": "robustmetric.certify.scaling",
     "ARML": "robustmetric.learn.arml",
+    "robust_error": "robustmetric.metrics.robustness",
+    "robust_curve": "robustmetric.metrics.robustness",
+    "area_under_error": "robustmetric.metrics.robustness",
     "InputError": "robustmetric.errors",
     "Encoder": "robustmetric.models.encoder",
     "Ball": "robustmetric.perturb.ball",
@@ -28,7 +36,20 @@ _WHERE = {
 }
 
 __version__ = "0.1.0"
-__all__ = ["ARML", "PGD", "Ball", "Encoder", "InputError", "RobustKNN", "attack", "evaluate"]
+__all__ = [
+    "ARML",
+    "PGD",
+    "Ball",
+    "Encoder",
+    "InputError",
+    "RobustKNN",
+    "area_under_error",
+    "attack",
+    "evaluate",
+    "fold",
+    "robust_curve",
+    "robust_error",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,9 +8,9 @@ class InputError(ValueError):
     """Says what was given, what was expected, and what to do."""
 
 
-def nearest(word: str, choices: Iterable[str]) -> str:
+def nearest(word: object, choices: Iterable[str]) -> str:
     """The tail of an error about an unknown word: "; did you mean 'hm'? (act, est, hm)"."""
     names = sorted(choices)
-    close = get_close_matches(word, names, n=1)
+    close = get_close_matches(str(word), names, n=1)
     guess = f"; did you mean {close[0]!r}?" if close else ";"
     return f"{guess} ({', '.join(names)})"

@@ -8,9 +8,10 @@ import pytest
 import torch
 from knn_problems import problem
 from sklearn.base import clone
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_digits, load_iris
 from sklearn.decomposition import PCA
-from sklearn.model_selection import GridSearchCV
+from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, QuantileTransformer, RobustScaler, StandardScaler
@@ -21,12 +22,13 @@ from robustmetric.certify.knn import RobustKNN
 from robustmetric.certify.nearest import KNearest
 from robustmetric.certify.scaling import fold
 from robustmetric.errors import InputError
+from robustmetric.learn import ARML, LFDA
 from robustmetric.models.convnet import ConvNet
 from robustmetric.models.mahalanobis import Mahalanobis
 from robustmetric.types import Batch
 
 
-@parametrize_with_checks([RobustKNN(), RobustKNN(n_neighbors=3)])
+@parametrize_with_checks([RobustKNN(), RobustKNN(n_neighbors=3), RobustKNN(LFDA())])
 def test_scikit_learn_takes_it_for_a_classifier(estimator: Any, check: Any) -> None:
     check(estimator)
 
@@ -76,6 +78,41 @@ def test_it_works_in_pipelines_clones_and_searches() -> None:
     assert search.score(x, y) > 0.98
     twin = clone(RobustKNN(np.eye(3), 5, device="cpu"))
     assert twin.n_neighbors == 5 and (twin.metric == np.eye(3)).all()
+
+
+def test_a_learner_is_cross_validated_and_searched_by_its_settings() -> None:
+    x, y = load_iris(return_X_y=True)
+    learner = ARML(max_iter=5, random_state=0)
+    for metric in (learner, clone(learner).fit(x, y)):
+        assert cross_val_score(RobustKNN(metric), x, y, error_score="raise").mean() > 0.9
+    search = GridSearchCV(RobustKNN(learner), {"metric__lr": [0.1, 0.01]}, cv=2, error_score="raise").fit(x, y)
+    chosen = search.best_estimator_
+    expected = clone(learner).set_params(lr=search.best_params_["metric__lr"]).fit(x, y)
+    np.testing.assert_array_equal(chosen.metric_.components_, expected.components_)
+
+
+def test_a_fitted_learner_is_used_and_of_another_a_clone_is_fitted() -> None:
+    x, y = load_iris(return_X_y=True)
+    learner = LFDA(2)
+    knn = RobustKNN(learner).fit(x, y)
+    assert knn.metric is learner and "components_" not in vars(learner)
+    np.testing.assert_array_equal(knn.metric_.components_, LFDA(2).fit(x, y).components_)
+    first = LFDA(2).fit(x[::2], y[::2])
+    kept = first.components_.copy()
+    assert RobustKNN(first).fit(x, y).metric_ is first
+    np.testing.assert_array_equal(first.components_, kept)
+    frozen = FrozenEstimator(first)
+    assert clone(RobustKNN(frozen)).fit(x, y).metric_ is frozen
+    assert RobustKNN().fit(x, y).metric_ is None
+
+
+def test_a_learner_whose_fit_stopped_half_way_is_not_fitted() -> None:
+    x, y = load_iris(return_X_y=True)
+    learner = LFDA(9)
+    with pytest.raises(InputError, match="n_components = 9 of 4 features"):
+        learner.fit(x, y)
+    learner.n_components = 2
+    assert RobustKNN(learner).fit(x, y).metric_ is not learner
 
 
 def test_radii_do_not_depend_on_order_or_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,6 +168,7 @@ def test_float32_rows_are_certified_as_the_numbers_they_are() -> None:
         (np.eye(3), r"shape \(3, 3\).*2 features"),
         (np.array([[1.0, math.nan], [math.nan, 1.0]]), "NaN"),
         ("cosine", "does not fit"),
+        (ARML, "does not fit"),
     ],
 )
 def test_what_is_no_metric_is_refused(metric: Any, message: str) -> None:
@@ -146,7 +184,7 @@ def test_a_metric_within_rounding_is_taken() -> None:
     RobustKNN(np.array([[2, 0], [0, 1]])).fit(np.eye(2), [0, 1])  # whole numbers
 
 
-@pytest.mark.parametrize("k", [0, -1, 4, 1.5, "one"])
+@pytest.mark.parametrize("k", [0, -1, 4, 1.5, "one", True, None])
 def test_a_number_of_neighbours_that_cannot_vote_is_refused(k: Any) -> None:
     knn = RobustKNN()
     knn.n_neighbors = k
@@ -173,6 +211,23 @@ def test_questions_without_an_answer_are_refused() -> None:
             one.certify([[0.0]], bounds=bounds)
     with pytest.raises(InputError, match="are no box"):
         one.certify([[0.0]], bounds=([0.0, 0.0], [1.0, 1.0]))
+
+
+WITHOUT_AN_ANSWER: list[tuple[dict[str, Any], str]] = [
+    ({"positives": 2.5}, "positives=2.5 prove nothing for 1 votes; expected 1 or more"),
+    ({"positives": True}, "positives=True prove nothing for 1 votes; expected 1 or more"),
+    ({"positives": 2, "return_perturbation": True}, "positives=2 come without a perturbation; use positives=None"),
+    ({"method": None}, r"None does not certify k-NN; \(bound, exact\)"),
+    ({"method": "bound", "bounds": (1, 0)}, "are empty; expected low < high"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), WITHOUT_AN_ANSWER, ids=str)
+def test_arguments_of_the_wrong_kind_are_refused_in_one_line(settings: dict[str, Any], message: str) -> None:
+    knn = RobustKNN().fit([[0.0], [1.0], [2.0]], [0, 1, 1])
+    with pytest.raises(InputError, match=message) as refused:
+        knn.certify([[0.0]], **settings)
+    assert "\n" not in str(refused.value)
 
 
 SCALERS = [
@@ -230,6 +285,32 @@ def test_folding_by_hand() -> None:
     assert fold(scaler, np.array([[4.0, 2.0], [2.0, 3.0]])).tolist() == [[1, 1], [1, 3]]
 
 
+class Clipped(StandardScaler):  # type: ignore[misc]  # scikit-learn has no types
+    """A subclass that is not linear."""
+
+    def transform(self, X: Any, copy: bool | None = None) -> Any:
+        return np.clip(super().transform(X, copy), -1, 1)
+
+
+@pytest.mark.parametrize("solver", ["covariance_eigh", "full"])
+def test_whitening_of_a_direction_without_variance_is_refused(solver: str) -> None:
+    """The fourth feature is the sum of two: its direction is rounding, magnified until no other counts."""
+    x = load_iris().data[:, :3]
+    x = np.c_[x, x[:, 0] + x[:, 1]]
+    with pytest.raises(InputError, match=r"divides 4 components by .* expected fewer components, or whiten=False"):
+        fold(PCA(4, whiten=True, svd_solver=solver).fit(x))
+    pca = PCA(3, whiten=True, svd_solver=solver).fit(x)
+    moved, difference = pca.transform(x[:75]) - pca.transform(x[75:]), x[:75] - x[75:]
+    found = np.einsum("ni,ij,nj->n", difference, fold(pca), difference)
+    np.testing.assert_allclose(found, np.square(moved).sum(axis=1), atol=1e-12)
+
+
+def test_whitening_by_hand_whatever_the_units() -> None:
+    # Two axes at right angles with variances 2 s^2 / 3 and 2 / 3: the metric divides by them.
+    x = np.array([[1e9, 0.0], [-1e9, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    np.testing.assert_allclose(fold(PCA(2, whiten=True).fit(x)), np.diag([1.5e-18, 1.5]), rtol=1e-9, atol=1e-30)
+
+
 def test_a_scaler_that_is_not_linear_is_refused() -> None:
     rows = np.random.default_rng(0).normal(size=(30, 2))
     for scaler in (QuantileTransformer(n_quantiles=10), MinMaxScaler(clip=True)):
@@ -237,6 +318,8 @@ def test_a_scaler_that_is_not_linear_is_refused() -> None:
             fold(scaler.fit(rows))
         with pytest.raises(InputError, match="not known to be linear"):
             fold(make_pipeline(StandardScaler(), scaler).fit(rows))
+    with pytest.raises(InputError, match=r"Clipped.* is not known to be linear"):
+        fold(Clipped().fit(rows))
     with pytest.raises(InputError, match=r"shape \(3, 3\) cannot follow StandardScaler"):
         fold(StandardScaler().fit(rows), np.eye(3))
     with pytest.raises(InputError, match="no step to fold"):

@@ -161,6 +161,37 @@ def test_the_boundary_attack_improves_with_steps_and_is_repeatable() -> None:
     assert Boundary().steps == 1000
 
 
+@pytest.mark.parametrize(
+    ("method", "name", "value", "expected"),
+    [
+        ("boundary", "steps", -1, "a whole number >= 0"),
+        ("boundary", "steps", True, "a whole number >= 0"),
+        ("boundary", "spherical_step", 0.0, "a number > 0"),
+        ("boundary", "source_step", 1.0, "a number > 0 and < 1"),
+        ("boundary", "adaptation", 0.5, "a number >= 1"),
+        ("boundary", "seed", -1, "a whole number from 0 to 4294967295"),
+        ("substitute", "steps", -1, "a whole number >= 0"),
+        ("substitute", "temperature", -1.0, "a number > 0"),
+        ("substitute", "temperature", math.nan, "a number > 0"),
+        ("substitute", "norm_step", 2.0, "a number > 0 and < 1"),
+        ("greedy", "pivots", 0, "a whole number >= 1"),
+        ("greedy", "rounds", -1, "a whole number >= 0"),
+        ("greedy", "spread", 0.9, "a number >= 1"),
+    ],
+)
+def test_settings_that_attack_nothing_are_refused(method: str, name: str, value: Any, expected: str) -> None:
+    knn = RobustKNN().fit([[0.0], [1.0]], [0, 1])
+    with pytest.raises(InputError) as refused:
+        knn.attack([[0.0]], method=method, **{name: value})
+    assert str(refused.value) == f"{name} = {value!r}; expected {expected}"
+
+
+@pytest.mark.parametrize("method", [None, ["greedy"]])
+def test_what_is_no_word_is_no_attack(method: Any) -> None:
+    with pytest.raises(InputError, match=r"is not an attack on k-NN.*\(boundary, greedy, substitute\)"):
+        RobustKNN().fit([[0.0], [1.0]], [0, 1]).attack([[0.0]], method=method)
+
+
 def test_unknown_methods_and_settings_are_named() -> None:
     knn = RobustKNN().fit([[0.0], [1.0]], [0, 1])
     with pytest.raises(InputError, match="'greed' is not an attack on k-NN; did you mean 'greedy'"):

@@ -1,8 +1,12 @@
 """Learners folded with a scaler: the metric on the raw input is that of the whole pipeline."""
 
+import re
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
-from sklearn.datasets import make_blobs
+from sklearn.datasets import load_iris, make_blobs
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
@@ -47,3 +51,17 @@ def test_a_learner_is_a_linear_step_of_a_pipeline(learner: ARML | LFDA) -> None:
 def test_a_learner_that_was_not_fitted_is_refused() -> None:
     with pytest.raises(NotFittedError):
         fold(ARML())
+
+
+def test_the_pipeline_of_the_page_is_certified_as_printed() -> None:
+    page = Path(__file__).parents[2] / "docs" / "papers" / "arml.md"
+    (snippet,) = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    x, y = load_iris(return_X_y=True)
+    names: dict[str, Any] = {"X": x[::2], "y": y[::2], "X_test": x[1::2], "y_test": y[1::2]}
+    exec(snippet, names)
+    labels, radii = names["pipe"].predict(x[1::2]), names["radii"]
+    assert (names["classifier"].predict(x[1::2]) == labels).all()
+    assert ((radii > 0) == (labels == y[1::2])).all() and radii.max() > 0.1
+    step = np.random.default_rng(0).normal(size=x[1::2].shape)
+    step *= radii[:, None] * (1 - 1e-6) / np.linalg.norm(step, axis=1, keepdims=True)
+    assert (names["pipe"].predict(x[1::2] + step) == labels).all()

@@ -19,6 +19,8 @@ WRONG: list[tuple[Any, str, object, str]] = [
     *((learner, "n_components", 2.5, WHOLE) for learner in (ARML(), LFDA(), LMNN(), NCA(), PerturbationLoss())),
     *((learner, "lr", "a", "expected a number > 0") for learner in (ARML(), LMNN(), PerturbationLoss())),
     *((learner, "tol", float("nan"), "expected a number >= 0") for learner in (ARML(), ITML(), LMNN())),
+    *((ARML(), name, None, WHOLE) for name in ("n_neighbors", "refresh", "n_votes", "max_iter", "patience")),
+    (ARML(), "lr", None, "expected a number > 0"),
     (ARML(), "refresh", 0.5, WHOLE),
     (ARML(), "max_iter", True, WHOLE),
     (ARML(), "lr", float("inf"), "expected a number > 0"),
@@ -70,6 +72,12 @@ def test_a_setting_of_the_wrong_kind_is_refused(learner: Any, name: str, value: 
 def test_the_learner_of_the_rows_that_stay_is_checked_too() -> None:
     with pytest.raises(InputError, match=r"max_iter = 2\.5"):
         AdversarialPruning(0.1, changed(ARML(), "max_iter", 2.5)).check_settings()
+
+
+@pytest.mark.parametrize("learner", [ARML(), LMNN(), NCA(), PerturbationLoss(), Network(epochs=1)], ids=str)
+def test_no_device_is_refused(learner: Any) -> None:
+    with pytest.raises(InputError, match="device None is no device; expected a name such as 'cpu'"):
+        changed(learner, "device", None).fit(*rows())
 
 
 def test_numbers_of_numpy_are_numbers() -> None:

@@ -156,7 +156,18 @@ RADII = torch.tensor([0.0, 0.5, 2.0, 0.0, math.inf, 0.5])
 def test_the_robust_error_by_hand() -> None:
     # "at most": at 0.5 the two wrong and the two at 0.5 count, 4 of 6.
     assert [robust_error(RADII, r) for r in (0, 0.4, 0.5, 2, 100)] == pytest.approx([2 / 6, 2 / 6, 4 / 6, 5 / 6, 5 / 6])
-    assert robust_error(RADII.numpy(), 0.5) == robust_error(RADII, 0.5)
+    assert robust_error(RADII.numpy(), 0.5) == robust_error(RADII, 0.5) == robust_error(RADII.tolist(), 0.5)
+
+
+def test_the_robust_error_at_several_radii_is_that_of_each() -> None:
+    expected = [5 / 6, 2 / 6, 4 / 6]  # in the order asked for
+    for several in ([2, 0, 0.5], (2.0, 0.0, 0.5), np.array([2, 0, 0.5])):
+        found = robust_error(RADII, several)
+        assert isinstance(found, np.ndarray) and found.tolist() == pytest.approx(expected)
+    assert robust_error(RADII, [math.inf]).tolist() == [1]
+    for wrong in ([0.5, -1.0], [math.nan], np.ones((2, 2))):
+        with pytest.raises(InputError, match="is not a length; expected a number >= 0, or several"):
+            robust_error(RADII, wrong)
 
 
 def test_the_curve_steps_where_a_radius_lies() -> None:

@@ -1,5 +1,7 @@
 """Devices that are there, and those that are not."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -16,3 +18,9 @@ def test_a_device_that_is_not_there_is_refused_in_one_line(name: str) -> None:
     with pytest.raises(InputError, match=f"device '{name}' cannot be used .*try 'cpu'") as refused:
         device_of(name)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", [None, 1.5, ["cpu"]])
+def test_what_names_no_device_is_refused(name: Any) -> None:
+    with pytest.raises(InputError, match="is no device; expected a name such as 'cpu'"):
+        device_of(name)

@@ -7,6 +7,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from robustmetric.certify.voting import Limits, Voter, clamp, foreign_starts, shorten
+from robustmetric.errors import InputError
+from robustmetric.numerics.numbers import LARGEST_SEED, is_whole
+from robustmetric.numerics.settings import check_counts, check_factors, check_parts, check_positive
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,14 @@ class Boundary:
     adaptation: float = 1.5
     """Steps grow or shrink by this when more than half, or less than a fifth, of the last ten succeeded."""
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_counts(0, steps=self.steps)
+        check_positive(spherical_step=self.spherical_step)
+        check_parts(source_step=self.source_step)
+        check_factors(adaptation=self.adaptation)
+        if not is_whole(self.seed, 0, LARGEST_SEED):
+            raise InputError(f"seed = {self.seed!r}; expected a whole number from 0 to {LARGEST_SEED}")
 
     @torch.no_grad()
     def __call__(

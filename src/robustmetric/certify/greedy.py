@@ -13,6 +13,7 @@ from robustmetric.certify.screening import by_class, one_per_point
 from robustmetric.certify.voting import Limits, Voter, clamp, foreign_starts, shorten
 from robustmetric.numerics.distances import BLOCK, chunks, smallest
 from robustmetric.numerics.quadratic_program import Row, smallest_points
+from robustmetric.numerics.settings import check_counts, check_factors
 
 NUDGES = (0.0, 1e-9, 1e-6, 1e-4, 1e-2)
 """Smallest points lie on the boundary, where the vote may go either way: shares of the rest of the way to the pivot."""
@@ -84,6 +85,11 @@ class Greedy:
     pivots: int = 10
     rounds: int = 3
     spread: float = 1.2
+
+    def __post_init__(self) -> None:
+        check_counts(pivots=self.pivots)
+        check_counts(0, rounds=self.rounds)
+        check_factors(spread=self.spread)
 
     @torch.no_grad()
     def __call__(

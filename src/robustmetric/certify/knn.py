@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from jaxtyping import Float, Int
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.exceptions import NotFittedError
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 from torch import Tensor
@@ -19,6 +20,7 @@ from robustmetric.certify.bound import bound_radii
 from robustmetric.certify.boundary import Boundary
 from robustmetric.certify.exact import exact_radii
 from robustmetric.certify.greedy import Greedy
+from robustmetric.certify.scaling import Learned
 from robustmetric.certify.screening import nearest_members
 from robustmetric.certify.substitute import Substitute
 from robustmetric.certify.voting import Attack, Limits, Voter, is_inside
@@ -26,6 +28,7 @@ from robustmetric.errors import InputError, nearest
 from robustmetric.numerics.devices import device_of
 from robustmetric.numerics.distances import block, chunks
 from robustmetric.numerics.majority import majority_ranks
+from robustmetric.numerics.numbers import is_whole
 from robustmetric.numerics.spectrum import of_size_one, repaired, tensor_of
 
 METHODS = ("exact", "bound")
@@ -50,8 +53,12 @@ SMALLEST, LARGEST = 1e-100, 1e100
 class RobustKNN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """k-NN under any metric that proves how far each test point must move (in l2) before its prediction changes.
 
-    `metric` is None (Euclidean), a positive semi-definite matrix M of d(x, y) = (x - y)^T M (x - y), or a fitted
-    learner with `get_mahalanobis_matrix()`. Everything is computed in float64. A vote, and a distance, that are tied
+    `metric` is None (Euclidean), a positive semi-definite matrix M of d(x, y) = (x - y)^T M (x - y), or a learner with
+    `get_mahalanobis_matrix()`. A learner that is fitted is used as it is; of one that is not, a clone is fitted on the
+    rows and labels given to `fit`. Either is `metric_`, and `metric` stays as it was given. Clones are not fitted, so
+    cross-validation and searches learn anew from each part; scikit-learn's FrozenEstimator around a learner keeps it.
+
+    Everything is computed in float64. A vote, and a distance, that are tied
     go to the smaller label; certificates count a tie as lost, so they hold whichever way ties go. Radii are in the
     space of the rows given here; `robustmetric.certify.scaling.fold` takes a linear scaler into the metric.
     """
@@ -63,17 +70,20 @@ class RobustKNN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit
         self.device = device
 
     def fit(self, X: Table, y: Any) -> "RobustKNN":
-        """Remember the training points."""
+        """Remember the training points, and learn the metric where it is a learner that was not fitted."""
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
-        if not isinstance(self.n_neighbors, (int, np.integer)) or not 1 <= self.n_neighbors <= len(X):
+        if not is_whole(self.n_neighbors, 1, len(X)):
             raise InputError(
                 f"n_neighbors={self.n_neighbors!r} cannot vote among n_samples={len(X)} points; expected 1 to {len(X)}"
             )
         self.classes_, codes = np.unique(y, return_inverse=True)
-        matrix, device = metric_matrix(self.metric, X.shape[1]), device_of(self.device)
-        inputs = torch.from_numpy(np.array(X, order="C")).to(device)
+        device = device_of(self.device)
+        rows = np.array(X, order="C")  # may be written to, which torch asks for: X may be mapped from a file
+        inputs = torch.from_numpy(rows).to(device)
         _check_range(inputs, fitted=True)
+        self.metric_ = _fitted(self.metric, rows, y)
+        matrix = metric_matrix(self.metric_, X.shape[1])
         self.voter_ = Voter(
             inputs=inputs,
             labels=torch.from_numpy(codes).to(device),
@@ -92,9 +102,9 @@ class RobustKNN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit
         self,
         X: Table,
         y: Any = None,
-        method: str = "exact",
+        method: str | Any = "exact",
         bounds: Bounds | None = None,
-        positives: int | None = None,
+        positives: int | Any | None = None,
         return_perturbation: bool = False,
         progress: Progress | None = None,
     ) -> Radii | tuple[Radii, Radii]:
@@ -105,11 +115,12 @@ class RobustKNN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit
         only rows inside a box, which the bound leaves unused; `positives` looks at that many nearest rows of the class
         alone: sound, looser. `return_perturbation` adds the smallest perturbation: a millionth longer it changes the
         prediction, or ties it where a training row of another class coincides with one of this (0 where none is needed,
-        or there is none).
+        or there is none). Only the exact radius has one: neither "bound" nor `positives` goes with it.
         """
         x, codes = self._questions(X, y)
         self._check(method, positives, return_perturbation)
-        sites, box = self.voter_.arranged(self._limits(bounds) if method == "exact" else None)
+        limits = self._limits(bounds)
+        sites, box = self.voter_.arranged(limits if method == "exact" else None)
         radii, index = self._settled(codes)
         delta = torch.zeros_like(x)
         for rows in self._chunks(index, len(x), progress):
@@ -128,7 +139,7 @@ class RobustKNN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit
         self,
         X: Table,
         y: Any = None,
-        method: str = "greedy",
+        method: str | Any = "greedy",
         bounds: Bounds | None = None,
         return_perturbation: bool = False,
         progress: Progress | None = None,
@@ -171,7 +182,7 @@ class RobustKNN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit
         codes = torch.tensor([known.get(label, -1) for label in labels.tolist()], dtype=torch.long, device=x.device)
         return x, codes
 
-    def _check(self, method: str, positives: int | None, return_perturbation: bool) -> None:
+    def _check(self, method: object, positives: object, return_perturbation: bool) -> None:
         if method not in METHODS:
             raise InputError(f"{method!r} does not certify k-NN{nearest(method, METHODS)}")
         k = self.voter_.n_neighbors
@@ -180,10 +191,12 @@ class RobustKNN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit
         if return_perturbation and method == "bound":
             raise InputError("a bound comes without a perturbation; use method='exact', or attack()")
         least, _ = majority_ranks(k)
-        if positives is not None and positives < least:
+        if positives is not None and not is_whole(positives, least):
             raise InputError(
-                f"positives={positives} prove nothing for {least} votes; expected {least} or more, or None"
+                f"positives={positives!r} prove nothing for {least} votes; expected {least} or more, or None"
             )
+        if return_perturbation and positives is not None:
+            raise InputError(f"positives={positives} come without a perturbation; use positives=None, or attack()")
 
     def _limits(self, bounds: Bounds | None) -> Limits | None:
         if bounds is None:
@@ -232,18 +245,29 @@ def metric_matrix(metric: Any, features: int) -> Float[Tensor, "features feature
     """The matrix of a metric given as one, as a fitted learner, or as None: Euclidean."""
     if metric is None:
         return None
-    learned = getattr(metric, "get_mahalanobis_matrix", None)
+    learned = None if isinstance(metric, type) else getattr(metric, "get_mahalanobis_matrix", None)
     given = np.asarray(metric if learned is None else learned())
     if given.shape != (features, features) or given.dtype.kind not in "fiu":
         raise InputError(
             f"a metric of shape {given.shape} and type {given.dtype} does not fit rows of {features} features; "
-            f"expected None, a matrix ({features}, {features}) or a fitted learner with get_mahalanobis_matrix()"
+            f"expected None, a matrix ({features}, {features}) or a learner with get_mahalanobis_matrix()"
         )
     return tensor_of(given)
 
 
-def _attack(method: str, settings: dict[str, Any]) -> Attack:
-    if method not in ATTACKS:
+def _fitted(metric: Any, x: Float[np.ndarray, "n features"], y: npt.NDArray[Any]) -> Any:
+    """The metric, or where it is a learner that was not fitted, a clone of it that is."""
+    if not isinstance(metric, BaseEstimator) or not isinstance(metric, Learned):
+        return metric
+    try:
+        check_is_fitted(metric)
+    except NotFittedError:
+        return clone(metric).fit(x, y)
+    return metric
+
+
+def _attack(method: Any, settings: dict[str, Any]) -> Attack:
+    if method not in tuple(ATTACKS):
         raise InputError(f"{method!r} is not an attack on k-NN{nearest(method, ATTACKS)}")
     names = [field.name for field in fields(ATTACKS[method])]
     for name in settings:

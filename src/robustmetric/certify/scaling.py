@@ -10,7 +10,7 @@ from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, RobustScaler, Stan
 from sklearn.utils.validation import check_is_fitted
 
 from robustmetric.errors import InputError
-from robustmetric.numerics.spectrum import spectrum, tensor_of
+from robustmetric.numerics.spectrum import factor, spectrum, tensor_of
 
 Square = npt.NDArray[np.float64]
 LINEAR = ("StandardScaler", "MinMaxScaler (clip=False)", "MaxAbsScaler", "RobustScaler", "PCA", "a metric learner")
@@ -30,23 +30,23 @@ def fold(scaler: Any, matrix: Any = None) -> Square:
     `matrix` may also be a learner that was fitted on these outputs. With x' = x A + b, distances under M of x' are
     those under A M A^T of x: use it on unscaled rows.
     """
-    factor = _linear_part(scaler)
+    linear = _linear_part(scaler)
     if matrix is None:
-        return factor @ factor.T
+        return linear @ linear.T
     given = np.asarray(matrix.get_mahalanobis_matrix() if isinstance(matrix, Learned) else matrix)
-    if given.shape != (factor.shape[1], factor.shape[1]):
+    if given.shape != (linear.shape[1], linear.shape[1]):
         raise InputError(
-            f"a matrix of shape {given.shape} cannot follow {type(scaler).__name__}, which gives {factor.shape[1]} "
-            f"features; expected ({factor.shape[1]}, {factor.shape[1]})"
+            f"a matrix of shape {given.shape} cannot follow {type(scaler).__name__}, which gives {linear.shape[1]} "
+            f"features; expected ({linear.shape[1]}, {linear.shape[1]})"
         )
     spectrum(tensor_of(given))  # refuses what is no metric
-    folded = factor @ given.astype(np.float64) @ factor.T
+    folded = linear @ given.astype(np.float64) @ linear.T
     return np.asarray((folded + folded.T) / 2)
 
 
 def _linear_part(scaler: Any) -> Square:
-    """A of x' = x A + b."""
-    if isinstance(scaler, Pipeline):
+    """A of x' = x A + b. Types are exact: what a subclass does to rows is not known."""
+    if type(scaler) is Pipeline:
         steps = [_linear_part(step) for _, step in scaler.steps if step not in (None, "passthrough")]
         if not steps:
             raise InputError(f"the pipeline has no step to fold; expected {EXPECTED}")
@@ -54,17 +54,17 @@ def _linear_part(scaler: Any) -> Square:
         for step in steps[1:]:
             product = product @ step
         return product
-    if isinstance(scaler, (StandardScaler, MaxAbsScaler, RobustScaler)):
+    if type(scaler) in (StandardScaler, MaxAbsScaler, RobustScaler):
         check_is_fitted(scaler)
         scale = scaler.scale_
         return np.diag(np.ones(scaler.n_features_in_) if scale is None else 1 / np.asarray(scale, dtype=np.float64))
-    if isinstance(scaler, MinMaxScaler) and not scaler.clip:
+    if type(scaler) is MinMaxScaler and not scaler.clip:
         check_is_fitted(scaler)
         return np.diag(np.asarray(scaler.scale_, dtype=np.float64))
-    if isinstance(scaler, PCA):
+    if type(scaler) is PCA:
         check_is_fitted(scaler)
         components = np.asarray(scaler.components_, dtype=np.float64).T
-        return components / np.sqrt(scaler.explained_variance_) if scaler.whiten else components
+        return _whitened(components, scaler.explained_variance_) if scaler.whiten else components
     if isinstance(scaler, Learned):
         check_is_fitted(scaler)
         return np.asarray(scaler.components_, dtype=np.float64).T  # type: ignore[attr-defined]  # there once it is fitted
@@ -72,3 +72,16 @@ def _linear_part(scaler: Any) -> Square:
         f"{scaler!r} is not known to be linear, so no radius in the raw input follows; expected {EXPECTED}, or certify "
         "its outputs, with radii in their space"
     )
+
+
+def _whitened(components: Square, variance: npt.NDArray[np.floating[Any]]) -> Square:
+    """Directions (columns) of variance 1, refused where one is so narrow that the metric would keep no other."""
+    deviation = np.sqrt(variance)
+    # As PCA.transform does.
+    whitened = components / np.maximum(deviation, np.finfo(deviation.dtype).eps)
+    if factor(tensor_of(whitened @ whitened.T)).shape[1] < whitened.shape[1]:
+        raise InputError(
+            f"PCA(whiten=True) divides {whitened.shape[1]} components by deviations from {deviation.max():.3g} down to "
+            f"{deviation.min():.3g}, more than a metric in float64 can hold; expected fewer components, or whiten=False"
+        )
+    return whitened

@@ -9,6 +9,7 @@ from torch import Tensor
 from robustmetric.certify.geometry import Sites
 from robustmetric.certify.voting import Limits, Voter, clamp, foreign_starts, shorten
 from robustmetric.numerics.distances import nearest
+from robustmetric.numerics.settings import check_counts, check_parts, check_positive
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,12 @@ class Substitute:
     temperature: float | None = None
     """In units of each point's distance to its k-th neighbour; None is 0.05 for 1-NN, 0.3 for k-NN."""
     norm_step: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_counts(0, steps=self.steps)
+        check_parts(norm_step=self.norm_step)
+        if self.temperature is not None:
+            check_positive(temperature=self.temperature)
 
     @torch.no_grad()
     def __call__(

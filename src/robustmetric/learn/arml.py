@@ -14,10 +14,6 @@ from robustmetric.learn.base import (
     MetricLearner,
     Seed,
     centred,
-    check_choice,
-    check_counts,
-    check_distances,
-    check_positive,
     device_of,
     generator_of,
     rank_of,
@@ -28,6 +24,13 @@ from robustmetric.learn.margin import LOSSES, loss_of, margins_with_pullback, va
 from robustmetric.learn.neighbours import Candidates, Classes, binding, draw
 from robustmetric.numerics.majority import majority_ranks
 from robustmetric.numerics.numbers import is_number
+from robustmetric.numerics.settings import (
+    check_choice,
+    check_counts,
+    check_distances,
+    check_optional_counts,
+    check_positive,
+)
 
 WINDOW = 10
 """Iterations, at least, whose mean losses `tol` compares: single ones are noisy."""
@@ -193,8 +196,9 @@ class ARML(MetricLearner):
         check_choice("sampling", self.sampling, ("random", "kth"))
         check_choice("loss", self.loss, LOSSES)
         check_choice("dtype", self.dtype, tuple(DTYPES))
-        check_counts(n_components=self.n_components, n_neighbors=self.n_neighbors, refresh=self.refresh)
-        check_counts(n_votes=self.n_votes, max_iter=self.max_iter, batch_size=self.batch_size, patience=self.patience)
+        check_optional_counts(n_components=self.n_components, batch_size=self.batch_size)
+        check_counts(n_neighbors=self.n_neighbors, refresh=self.refresh, n_votes=self.n_votes)
+        check_counts(max_iter=self.max_iter, patience=self.patience)
         check_positive(lr=self.lr, radius=self.radius)
         check_distances(tol=self.tol)
         if not is_number(self.validation, 0) or not self.validation < 1:

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from robustmetric.errors import InputError, nearest
 from robustmetric.numerics.devices import device_of as device_of
-from robustmetric.numerics.numbers import LARGEST_SEED, is_number, is_whole
+from robustmetric.numerics.numbers import LARGEST_SEED
+from robustmetric.numerics.settings import check_optional_counts
 from robustmetric.types import Progress
 
 Table = Any
@@ -93,6 +94,9 @@ class MetricLearner(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     def _n_features_out(self) -> int:
         return self.components_.shape[0]
 
+    def __sklearn_is_fitted__(self) -> bool:
+        return "components_" in vars(self)  # a `fit` that stopped half-way leaves `n_features_in_`
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
@@ -106,7 +110,7 @@ def distance(components: Float[np.ndarray, "rank dim"], a: Table, b: Table) -> f
 
 def rank_of(n_components: int | None, dim: int) -> int:
     """How many rows G has: as many as features unless told."""
-    check_counts(n_components=n_components)
+    check_optional_counts(n_components=n_components)
     rank = dim if n_components is None else n_components
     if not 1 <= rank <= dim:
         raise InputError(f"n_components = {n_components} of {dim} features; expected 1 to {dim}, or None for all")
@@ -161,12 +165,6 @@ def check_seed(random_state: object) -> None:
         ) from error
 
 
-def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    """Refuse a word that is not one of the choices."""
-    if value not in choices:
-        raise InputError(f"{name} {value!r} is not known{nearest(str(value), choices)}")
-
-
 def check_size(x: Float[np.ndarray, "n dim"]) -> None:
     """Refuse rows whose squared distances are too large for float64."""
     largest = float(max(x.max(), -x.min()))
@@ -175,31 +173,3 @@ def check_size(x: Float[np.ndarray, "n dim"]) -> None:
             f"the rows hold numbers as large as {largest:.3g}, whose squares overflow float64; expected rows of "
             "moderate size: scale them first, as by MaxAbsScaler"
         )
-
-
-def check_positive(**values: object) -> None:
-    """Refuse settings that must be numbers above 0 (None: unset)."""
-    for name, value in values.items():
-        if value is not None and not (is_number(value, 0) and value != 0):
-            raise InputError(f"{name} = {value!r}; expected a number > 0")
-
-
-def check_distances(**values: object) -> None:
-    """Refuse settings that must be numbers of 0 or more."""
-    for name, value in values.items():
-        if not is_number(value, 0):
-            raise InputError(f"{name} = {value!r}; expected a number >= 0")
-
-
-def check_shares(**values: object) -> None:
-    """Refuse settings that must be numbers from 0 to 1."""
-    for name, value in values.items():
-        if not is_number(value, 0, 1):
-            raise InputError(f"{name} = {value!r}; expected a number from 0 to 1")
-
-
-def check_counts(least: int = 1, /, **values: object) -> None:
-    """Refuse settings that must be whole numbers of `least` or more (None: unset)."""
-    for name, value in values.items():
-        if value is not None and not is_whole(value, least):
-            raise InputError(f"{name} = {value!r}; expected a whole number >= {least}")

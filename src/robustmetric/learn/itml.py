@@ -10,9 +10,10 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 
 from robustmetric.errors import InputError
-from robustmetric.learn.base import MetricLearner, Seed, check_counts, check_distances, check_positive
+from robustmetric.learn.base import MetricLearner, Seed
 from robustmetric.numerics.distances import pairwise
 from robustmetric.numerics.numbers import is_number
+from robustmetric.numerics.settings import check_counts, check_distances, check_optional_counts, check_positive
 from robustmetric.numerics.spectrum import spectrum, tensor_of
 from robustmetric.types import Progress
 
@@ -58,7 +59,8 @@ class ITML(MetricLearner):
     def _check(self) -> None:
         check_positive(gamma=self.gamma)
         check_distances(tol=self.tol)
-        check_counts(max_iter=self.max_iter, n_constraints=self.n_constraints)
+        check_counts(max_iter=self.max_iter)
+        check_optional_counts(n_constraints=self.n_constraints)
         given = (1, 1) if self.bounds is None else tuple(np.ravel(np.array(self.bounds, dtype=object)))
         if len(given) != 2 or not all(is_number(bound, 0) and bound > 0 for bound in given):
             raise InputError(f"bounds {self.bounds} are no distances; expected two numbers > 0")

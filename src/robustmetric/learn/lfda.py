@@ -8,8 +8,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from robustmetric.errors import InputError
-from robustmetric.learn.base import MetricLearner, check_choice, check_counts, rank_of
+from robustmetric.learn.base import MetricLearner, rank_of
 from robustmetric.numerics.distances import pairwise
+from robustmetric.numerics.settings import check_choice, check_optional_counts
 from robustmetric.types import Progress
 
 ROUNDING = 1e-10
@@ -37,7 +38,7 @@ class LFDA(MetricLearner):
 
     def _check(self) -> None:
         check_choice("embedding", self.embedding, ("weighted", "orthonormalized", "plain"))
-        check_counts(n_components=self.n_components, k=self.k)
+        check_optional_counts(n_components=self.n_components, k=self.k)
 
     def _learn(self, x: Float[Tensor, "n dim"], labels: Int[Tensor, " n"]) -> Float[np.ndarray, "rank dim"]:
         rank = rank_of(self.n_components, x.shape[1])

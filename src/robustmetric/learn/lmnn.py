@@ -12,16 +12,19 @@ from robustmetric.learn.base import (
     Init,
     MetricLearner,
     Seed,
-    check_counts,
-    check_distances,
-    check_positive,
-    check_shares,
     device_of,
     rank_of,
     start,
 )
 from robustmetric.learn.neighbours import Classes
 from robustmetric.numerics.distances import block, chunks
+from robustmetric.numerics.settings import (
+    check_counts,
+    check_distances,
+    check_optional_counts,
+    check_positive,
+    check_shares,
+)
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,8 @@ class LMNN(MetricLearner):
         self.device = device
 
     def _check(self) -> None:
-        check_counts(n_components=self.n_components, n_neighbors=self.n_neighbors, max_iter=self.max_iter)
+        check_optional_counts(n_components=self.n_components)
+        check_counts(n_neighbors=self.n_neighbors, max_iter=self.max_iter)
         check_counts(0, min_iter=self.min_iter)
         check_positive(lr=self.lr)
         check_distances(tol=self.tol)

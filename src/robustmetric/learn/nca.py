@@ -6,8 +6,9 @@ from jaxtyping import Float, Int
 from scipy.optimize import OptimizeResult, minimize
 from torch import Tensor
 
-from robustmetric.learn.base import Init, MetricLearner, Seed, check_counts, check_positive, device_of, rank_of, start
+from robustmetric.learn.base import Init, MetricLearner, Seed, device_of, rank_of, start
 from robustmetric.numerics.distances import block, chunks
+from robustmetric.numerics.settings import check_counts, check_optional_counts, check_positive
 
 
 class NCA(MetricLearner):
@@ -38,7 +39,8 @@ class NCA(MetricLearner):
         self.device = device
 
     def _check(self) -> None:
-        check_counts(n_components=self.n_components, max_iter=self.max_iter)
+        check_optional_counts(n_components=self.n_components)
+        check_counts(max_iter=self.max_iter)
         check_positive(tol=self.tol)
 
     def _learn(self, x: Float[Tensor, "n dim"], labels: Int[Tensor, " n"]) -> Float[np.ndarray, "rank dim"]:

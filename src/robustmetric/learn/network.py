@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from robustmetric.errors import InputError
-from robustmetric.learn.base import check_choice, check_counts, check_distances, check_positive, device_of
 from robustmetric.models.classifier import cnn, mlp
+from robustmetric.numerics.devices import device_of
 from robustmetric.numerics.numbers import is_whole
 from robustmetric.numerics.randomness import Purpose, generator
+from robustmetric.numerics.settings import check_choice, check_counts, check_distances, check_positive
 from robustmetric.types import Progress
 
 

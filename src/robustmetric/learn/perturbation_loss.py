@@ -10,10 +10,6 @@ from robustmetric.learn.base import (
     MetricLearner,
     Seed,
     centred,
-    check_counts,
-    check_distances,
-    check_positive,
-    check_shares,
     device_of,
     generator_of,
     rank_of,
@@ -21,6 +17,13 @@ from robustmetric.learn.base import (
 )
 from robustmetric.learn.margin import margins
 from robustmetric.learn.neighbours import Classes, draw
+from robustmetric.numerics.settings import (
+    check_counts,
+    check_distances,
+    check_optional_counts,
+    check_positive,
+    check_shares,
+)
 
 
 class PerturbationLoss(MetricLearner):
@@ -61,8 +64,8 @@ class PerturbationLoss(MetricLearner):
         self.device = device
 
     def _check(self) -> None:
-        check_counts(n_components=self.n_components, n_neighbors=self.n_neighbors)
-        check_counts(refresh=self.refresh, max_iter=self.max_iter)
+        check_optional_counts(n_components=self.n_components)
+        check_counts(n_neighbors=self.n_neighbors, refresh=self.refresh, max_iter=self.max_iter)
         check_positive(lr=self.lr)
         check_distances(weight=self.weight)
         check_shares(quantile=self.quantile)

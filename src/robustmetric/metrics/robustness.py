@@ -1,8 +1,8 @@
 """The Empirical Robustness Score (Zhou & Patel 2022), errors against radius (Wang et al. 2020), bootstrap intervals."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, overload
 
 import numpy as np
 import torch
@@ -66,18 +66,27 @@ def bootstrap(
     return low, high
 
 
-Radii = Float[Tensor, " n"] | Float[np.ndarray[Any, np.dtype[Any]], " n"]
+Array = np.ndarray[Any, np.dtype[Any]]
+Radii = Float[Tensor, " n"] | Float[Array, " n"] | Sequence[float | int]
 """One per query: proved (a lower bound) or found by an attack (an upper bound); 0 where wrong, may be infinity."""
 
 
-def robust_error(radii: Radii, radius: float | int) -> float:
+@overload
+def robust_error(radii: Radii, radius: float | int) -> float: ...
+@overload
+def robust_error(radii: Radii, radius: Array | Sequence[float | int]) -> Float[Array, " m"]: ...
+def robust_error(radii: Radii, radius: float | int | Array | Sequence[float | int]) -> float | Float[Array, " m"]:
     """The share of queries that a perturbation of this length may turn wrong: radii of at most `radius`.
 
-    Certified where the radii are proved, empirical where an attack found them. At 0 it is the clean error.
+    Certified where the radii are proved, empirical where an attack found them. At 0 it is the clean error. Of several
+    lengths, an array of their shares.
     """
-    if not radius >= 0:
-        raise InputError(f"radius {radius} is not a length; expected a number >= 0")
-    return float((_radii(radii) <= radius).double().mean())
+    lengths = np.asarray(radius)
+    if lengths.dtype.kind not in "fiu" or lengths.ndim > 1 or not (lengths >= 0).all():
+        raise InputError(f"radius {radius} is not a length; expected a number >= 0, or several")
+    found = _radii(radii).sort().values
+    share = torch.searchsorted(found, torch.from_numpy(lengths.astype(np.float64)), right=True).double() / len(found)
+    return share.numpy() if lengths.ndim else float(share)
 
 
 def robust_curve(radii: Radii) -> tuple[Float[Tensor, " steps"], Float[Tensor, " steps"]]:
