@@ -12,7 +12,7 @@ from commands import PARTS, Command, environment
 from robustmetric import recipe
 from robustmetric.errors import InputError
 
-COMMANDS = ["train", "evaluate", "report", "ledger", "demo", "list", "export"]
+COMMANDS = ["train", "sweep", "evaluate", "report", "ledger", "compare", "verify", "demo", "list", "export"]
 Pictures = Callable[..., Path]
 
 

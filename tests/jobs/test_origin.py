@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from robustmetric import recipe, records
 from robustmetric.defences.plain import Plain
+from robustmetric.errors import InputError
 from robustmetric.jobs import assemble
 from robustmetric.jobs.folder import RunFolder, summarise
-from robustmetric.jobs.origin import differing, origin
+from robustmetric.jobs.origin import Typed, differing, origin, typed
 from robustmetric.jobs.train import fit
 from robustmetric.jobs.workers import Hardware
 from robustmetric.losses.triplet import Triplet
@@ -42,6 +43,17 @@ def test_a_run_folder_says_how_it_was_made(trained: Path) -> None:
         "recipes/digits/plain.yaml",
         "robustmetric train digits/plain epochs=1",
     )
+
+
+def test_what_was_typed_is_read_back() -> None:
+    said = origin(str(recipe.shelf() / "cub" / "act.yaml"), ["seed=1", "data.file=a b", "--precision", "bf16-mixed"])
+    train, test = typed(f"{said['command']} && robustmetric evaluate runs/act ers224 --queries 1000 --fast")
+    assert train == Typed("train", "cub/act", ["seed=1", "data.file=a b"], {"precision": "bf16-mixed"})
+    assert test == Typed("evaluate", "runs/act", ["ers224"], {"queries": "1000", "fast": ""})
+    (fast,) = typed("robustmetric train cub/act --fast seed=1")
+    assert (fast.words, fast.options) == (["seed=1"], {"fast": ""}), "a flag takes no override for its value"
+    with pytest.raises(InputError, match="cannot be read; expected `robustmetric JOB TARGET"):
+        typed("make demo")
 
 
 class Listening(Plain):

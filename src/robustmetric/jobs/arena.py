@@ -16,6 +16,7 @@ from robustmetric.data.protocols import Transform
 from robustmetric.errors import InputError
 from robustmetric.jobs.feed import Feed
 from robustmetric.jobs.folder import fingerprint
+from robustmetric.jobs.progress import Bar
 from robustmetric.jobs.workers import Workers, full_precision
 from robustmetric.models.classifier import Classifies
 from robustmetric.numerics.randomness import generator, repeatable
@@ -61,8 +62,9 @@ class Arena:
         seed: int = 0,
         batch_size: int = 128,
         fast: bool = False,
+        shown: bool = False,
     ) -> "Arena":
-        """Embed the gallery; take all queries, or `limit` of them drawn with `seed`."""
+        """Embed the gallery, with a bar if `shown`; take all queries, or `limit` of them drawn with `seed`."""
         if batch_size < 1:
             raise InputError(f"a batch of {batch_size} images cannot be attacked; expected at least 1")
         queries = Feed(dataset.queries, workers.device)
@@ -75,7 +77,7 @@ class Arena:
             arena_gallery = empty_gallery(model.classes, workers.device)
         else:
             with repeatable(workers.device, seed, 5):
-                z = embed(model, items, view, workers, batch_size, seen=_seen(fast))
+                z = embed(model, items, view, workers, batch_size, seen=_seen(fast), shown=shown)
             arena_gallery = Gallery(z, _aligned_labels(dataset).to(workers.device))
         return Arena(
             model=model,
@@ -173,14 +175,16 @@ def embed(
     batch_size: int,
     rows: Int[Tensor, " rows"] | None = None,
     seen: View = "folded",
+    shown: bool = False,
 ) -> Float[Tensor, "rows dim"]:
     """Embeddings of a split (or some rows of it), each worker computing its share; images as 8 bits hold them."""
     rows = torch.arange(len(feed)) if rows is None else rows
     if not len(rows):
         raise InputError("there is nothing to embed: the split is empty")
     embeddings: Tensor | None = None
-    with frozen(model, seen) as network, torch.no_grad():
-        chunks = torch.arange(len(rows)).split(batch_size)
+    chunks = torch.arange(len(rows)).split(batch_size)
+    lead = shown and workers.rank == 0
+    with frozen(model, seen) as network, torch.no_grad(), Bar("embedding", len(rows), shown=lead) as bar:
         # A rank without a share still takes a chunk, to know the size of an embedding; its zeros add nothing.
         for positions in chunks[workers.rank :: workers.ranks] or chunks[:1]:
             z = network(as_bytes(feed.batch(rows[positions], view)).inputs).float()
@@ -188,6 +192,7 @@ def embed(
                 embeddings = z.new_zeros(len(rows), z.shape[1])
             if workers.rank < len(chunks):
                 embeddings[positions.to(z.device)] = z
+            bar.advance(len(positions) * workers.ranks)
     assert embeddings is not None  # there is at least one chunk
     if not bool(torch.isfinite(embeddings).all()):
         bad = int((~torch.isfinite(embeddings).all(dim=1)).nonzero()[0])

@@ -137,8 +137,13 @@ def digest(*arrays: npt.NDArray[Any]) -> str:
 
 def fingerprint(model: nn.Module) -> str:
     """SHA-256 of a model's weights: ties a record to the model it speaks of."""
+    return state_fingerprint(model.state_dict())
+
+
+def state_fingerprint(state: Mapping[str, Tensor]) -> str:
+    """The same of named tensors."""
     digest = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
+    for name, value in sorted(state.items()):
         digest.update(name.encode())
         digest.update(_bytes(value))
     return digest.hexdigest()

@@ -1,10 +1,12 @@
-"""How a run was made: the recipe file and the command, as anybody would type them."""
+"""How a run was made: the recipe file and the command, as anybody would type them, written and read back."""
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from robustmetric import recipe
+from robustmetric.errors import InputError
 from robustmetric.jobs.workers import Hardware
 
 
@@ -25,3 +27,44 @@ def differing(hardware: Hardware) -> list[str]:
     """The options that ask for other hardware than the default."""
     given, usual = vars(hardware), vars(Hardware())
     return [word for key in given if given[key] != usual[key] for word in (f"--{key}", str(given[key]))]
+
+
+@dataclass(frozen=True)
+class Typed:
+    """One command as it was typed: `robustmetric train cub/act seed=1 --precision bf16-mixed`."""
+
+    job: str
+    target: str
+    words: list[str]
+    """What stands without an option: overrides, or the suite."""
+    options: dict[str, str]
+    """By name, without the dashes; empty for a flag."""
+
+
+def typed(command: str) -> list[Typed]:
+    """The commands that `&&` joins, read back: what `origin` and the ledger write."""
+    found: list[list[str]] = [[]]
+    for word in shlex.split(command):
+        if word == "&&":
+            found.append([])
+        else:
+            found[-1].append(word)
+    return [_typed(words, command) for words in found]
+
+
+def _typed(words: list[str], command: str) -> Typed:
+    if len(words) < 3 or words[0] != "robustmetric":
+        raise InputError(f"{command!r} cannot be read; expected `robustmetric JOB TARGET ...`, joined by &&")
+    plain: list[str] = []
+    options: dict[str, str] = {}
+    name = ""
+    for word in words[3:]:
+        if word.startswith("--"):
+            name = word[2:]
+            options[name] = ""
+        elif name and "=" not in word:
+            options[name], name = word, ""
+        else:
+            plain.append(word)
+            name = ""
+    return Typed(words[1], words[2], plain, options)

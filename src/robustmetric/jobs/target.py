@@ -89,7 +89,7 @@ def evaluate(
     finished = target.folder.finished()
     arena = Arena.prepare(
         target.model, target.dataset, target.view, workers,
-        limit=queries, seed=seed, batch_size=batch_size, fast=fast,
+        limit=queries, seed=seed, batch_size=batch_size, fast=fast, shown=lead,
     )  # fmt: skip
     settings = {"data": target.dataset.name}
     if lead:

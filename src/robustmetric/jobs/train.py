@@ -67,7 +67,7 @@ def train(
     fabric = hardware.fabric()
     with lead_first(fabric):
         plan, dataset = assemble.load_plan(spec, where)
-    _check_classes(plan.model, dataset)
+    check_classes(plan.model, dataset)
     shape = _input_shape(plan, dataset)
     context = records.context(describe(fabric.device, fabric.world_size))
     if fabric.global_rank == 0 and not resume:
@@ -196,7 +196,7 @@ def _share_buffers(fabric: Fabric, model: nn.Module) -> None:
             torch.distributed.broadcast(buffer, src=0)
 
 
-def _check_classes(model: nn.Module, dataset: Dataset) -> None:
+def check_classes(model: nn.Module, dataset: Dataset) -> None:
     """Refuse a classifier whose logits are of other classes than the data's."""
     if not isinstance(model, Classifies):
         return

@@ -1,25 +1,14 @@
-"""The command line: each word is a job; errors are one line and exit code 2."""
+"""Commands that compute: train, sweep, evaluate, certify, demo."""
 
 import json
-import os
 import shlex
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from robustmetric.cli.app import Accelerator, Devices, Nodes, Precision, Strategy, app, going_on
 from robustmetric.errors import InputError, nearest
-
-app = typer.Typer(
-    help="Train, attack, certify and compare metric-learning models under adversarial perturbation.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-)
 
 Target = Annotated[
     str, typer.Argument(metavar="RUN|RECIPE|MODEL", help="A run folder, a recipe, or my_lab.file.model.")
@@ -28,18 +17,6 @@ OtherData = Annotated[str | None, typer.Option(help="Other data: class folders, 
 Surrogate = Annotated[
     str | None, typer.Option(metavar="RUN", help="The attacker's own model, for attacks that are transferred.")
 ]
-Devices = Annotated[str, typer.Option(help="How many devices, or which: 2, or 0,3, or auto.")]
-Accelerator = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Nodes = Annotated[int, typer.Option(help="Machines (under torchrun or SLURM).")]
-Precision = Annotated[str, typer.Option(help="32-true, bf16-mixed, 16-mixed, ...")]
-Strategy = Annotated[str, typer.Option(help="auto, ddp, or another Lightning Fabric strategy.")]
-
-
-@app.callback()
-def _global(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-) -> None:
-    """Options of every command."""
 
 
 @app.command()
@@ -90,6 +67,37 @@ def train(
 
 
 @app.command()
+def sweep(
+    recipe: Annotated[str, typer.Argument(help="A recipe by short name (digits/est) or file.")],
+    settings: Annotated[
+        list[str], typer.Argument(metavar="KEY=A,B,C ...", help="Settings with their values: seed=0,1 epochs=5")
+    ],
+    suite: Annotated[
+        str | None, typer.Option("--evaluate", metavar="SUITE", help="Also attack each run by this suite.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder of the runs; default runs/sweep-<recipe>.")
+    ] = None,
+    fast: Annotated[bool, typer.Option("--fast", help="On a GPU: bfloat16, compiled attacks and updates.")] = False,
+    accelerator: Accelerator = "auto",
+    precision: Precision = "32-true",
+) -> None:
+    """Train every combination of values, one after another; finished ones are skipped, the scores go to a table.
+
+    Example: [bold]robustmetric sweep digits/est seed=0,1,2 defence.attack.steps=2,8 --evaluate demo[/bold]
+    """
+    from robustmetric.jobs.hurry import hurry
+    from robustmetric.jobs.sweep import sweep as job
+    from robustmetric.jobs.workers import Hardware
+
+    changes, hardware = list(settings), Hardware(accelerator, precision=precision)
+    if fast:
+        changes, hardware = hurry(changes, hardware)
+    with going_on():
+        typer.echo(job(recipe, changes, out, suite=suite, hardware=hardware))
+
+
+@app.command()
 def evaluate(
     target: Target,
     suite: Annotated[str | None, typer.Argument(help="Attacks by suite name or file; default: the recipe's.")] = None,
@@ -118,7 +126,7 @@ def evaluate(
     from robustmetric.jobs.target import evaluate as job
     from robustmetric.jobs.workers import Hardware, leads
 
-    with _going_on():
+    with going_on():
         found = job(
             target,
             suite,
@@ -195,7 +203,7 @@ def certify(
         raise InputError(
             f"--{next(iter(given))} is for encoders; {target!r} has a learner: change its recipe, key=value"
         )
-    with _going_on():
+    with going_on():
         if learner is not None:
             changes = [*(overrides or []), *([f"radii={radius}"] if radius else [])]
             found = of_table(*learner, changes, device=device, points=points, method=method, attack=attack)
@@ -207,73 +215,6 @@ def certify(
 
 
 @app.command()
-def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders to compare.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page.")] = Path("report"),
-) -> None:
-    """Make one self-contained HTML page of one or more runs.
-
-    Example: [bold]robustmetric report runs/digits-plain-seed0 runs/digits-est-seed0 -o report[/bold]
-    """
-    from robustmetric.report.page import write_page
-
-    typer.echo(write_page(runs, out))
-
-
-@app.command()
-def ledger(
-    runs: Annotated[list[Path] | None, typer.Argument(help="Evaluated run folders.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the rows: results/cub.")] = None,
-    table: Annotated[
-        Path | None, typer.Option(help="Print results/<data> beside what is published, as Markdown.")
-    ] = None,
-) -> None:
-    """Turn evaluated runs into rows of the ledger, one JSON file each, or print a table of them.
-
-    Example: [bold]robustmetric ledger runs/cub-mobilenet_v2-act-seed0 -o results/cub[/bold]
-    """
-    if table is not None and not runs and out is None:
-        from robustmetric.report.certified import certified_table
-        from robustmetric.report.comparison import comparison
-
-        typer.echo(certified_table(table) if table.resolve().name == "tabular" else comparison(table))
-        return
-    if not runs or out is None or table is not None:
-        raise InputError("expected run folders and -o results/<data>, or --table results/<data> alone")
-    from robustmetric.jobs.ledger import write_rows
-
-    for path in write_rows(runs, out):
-        typer.echo(path)
-
-
-@app.command()
-def compare(
-    first: Annotated[Path, typer.Argument(help="An evaluated run folder.")],
-    second: Annotated[Path, typer.Argument(help="Another, evaluated on the same queries.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
-) -> None:
-    """Say in which scores two runs differ, with 95 % intervals of the difference over queries.
-
-    Example: [bold]robustmetric compare runs/digits-plain-seed0 runs/digits-est-seed0[/bold]
-    """
-    from dataclasses import asdict
-
-    from robustmetric.jobs.compare import compare as job
-
-    found = job(first, second)
-    if as_json:
-        for one in found:
-            typer.echo(json.dumps({**asdict(one), "is_clear": one.is_clear}))
-        return
-    width = max(len(one.title) for one in found) + 2
-    typer.echo(f"{'':<{width}}{'first':>9}{'second':>9}{'difference':>12}   95 % of {found[0].count} queries, paired")
-    for one in found:
-        low, high = one.interval
-        shown = f"{one.title:<{width}}{one.first:>9.4g}{one.second:>9.4g}{one.second - one.first:>+12.4g}"
-        typer.echo(f"{shown}   {low:+.4g} to {high:+.4g}{'' if one.is_clear else '   not clear'}")
-
-
-@app.command()
 def demo(out: Annotated[Path, typer.Option("--out", "-o", help="Folder for runs and page.")] = Path("demo")) -> None:
     """Train a plain and a hardened model on real digits, attack both, and make a page: a few minutes on a laptop.
 
@@ -281,52 +222,8 @@ def demo(out: Annotated[Path, typer.Option("--out", "-o", help="Folder for runs 
     """
     from robustmetric.jobs.demo import demo as job
 
-    with _going_on():
+    with going_on():
         job(out)
-
-
-@app.command(name="list")
-def list_(
-    kind: Annotated[
-        str | None, typer.Argument(help="data, models, losses, attacks, defences, suites, recipes, ...")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """List what recipes can name.
-
-    Example: [bold]robustmetric list defences[/bold]
-    """
-    from robustmetric import recipe
-    from robustmetric.catalogue import CATALOGUE
-
-    shelves: dict[str, list[str]] = {name: sorted(members) for name, members in CATALOGUE.items()}
-    shelves |= {"suites": recipe.listing("suites"), "recipes": recipe.listing()}
-    if kind is not None and kind not in shelves:
-        raise InputError(f"{kind!r} is not a kind of thing we list{nearest(kind, shelves)}")
-    chosen = shelves if kind is None else {kind: shelves[kind]}
-    if as_json:
-        typer.echo(json.dumps(chosen, indent=2))
-        return
-    for name, members in chosen.items():
-        typer.echo(f"{name}: {', '.join(members)}" if kind is None else "\n".join(members))
-
-
-@app.command()
-def export(
-    run: Annotated[Path, typer.Argument(help="A finished run folder.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for weights and recipe.")] = None,
-    onnx: Annotated[Path | None, typer.Option(help="An ONNX file to write.")] = None,
-) -> None:
-    """Write a run's weights and recipe, and an ONNX graph (pixels in, embeddings out).
-
-    Example: [bold]robustmetric export runs/digits-est-seed0 --onnx encoder.onnx[/bold]
-    """
-    from robustmetric.jobs.export import export as job
-
-    if out is None and onnx is None:
-        raise InputError("nothing to export was named; give --out FOLDER for weights and recipe, --onnx FILE, or both")
-    for path in job(run, out, onnx):
-        typer.echo(path)
 
 
 def _number(text: str | None) -> float | None:
@@ -339,29 +236,3 @@ def _number(text: str | None) -> float | None:
     if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
         raise InputError(f"radius {text!r} is not a distance; expected a number >= 0, such as 8/255")
     return float(value)
-
-
-@contextmanager
-def _going_on() -> Iterator[None]:
-    """Ctrl-C in a job that skips what it has finished: say that nothing is lost."""
-    from robustmetric.jobs.train import Interrupted
-
-    try:
-        yield
-    except (KeyboardInterrupt, Interrupted):
-        typer.echo("interrupted; what was finished is kept, the same command goes on from there", err=True)
-        raise typer.Exit(130) from None
-
-
-def main() -> None:
-    """Run a command; what the user got wrong, or a disk refused, is one line on standard error."""
-    try:
-        # A console script has its own folder on the path, not the one where my_lab/encoders.py lies.
-        if os.getcwd() not in sys.path:
-            sys.path.insert(0, os.getcwd())
-        app()
-    except (InputError, OSError) as error:
-        if "--debug" in sys.argv:
-            raise
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(2)

@@ -1,0 +1,58 @@
+"""The application that commands register with, what several of them share, and how errors leave it."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from robustmetric.errors import InputError
+
+app = typer.Typer(
+    help="Train, attack, certify and compare metric-learning models under adversarial perturbation.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+Devices = Annotated[str, typer.Option(help="How many devices, or which: 2, or 0,3, or auto.")]
+Accelerator = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Nodes = Annotated[int, typer.Option(help="Machines (under torchrun or SLURM).")]
+Precision = Annotated[str, typer.Option(help="32-true, bf16-mixed, 16-mixed, ...")]
+Strategy = Annotated[str, typer.Option(help="auto, ddp, or another Lightning Fabric strategy.")]
+
+
+@app.callback()
+def _global(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Options of every command."""
+
+
+@contextmanager
+def going_on() -> Iterator[None]:
+    """Ctrl-C in a job that skips what it has finished: say that nothing is lost."""
+    from robustmetric.jobs.train import Interrupted
+
+    try:
+        yield
+    except (KeyboardInterrupt, Interrupted):
+        typer.echo("interrupted; what was finished is kept, the same command goes on from there", err=True)
+        raise typer.Exit(130) from None
+
+
+def main() -> None:
+    """Run a command; what the user got wrong, or a disk refused, is one line on standard error."""
+    try:
+        # A console script has its own folder on the path, not the one where my_lab/encoders.py lies.
+        if os.getcwd() not in sys.path:
+            sys.path.insert(0, os.getcwd())
+        app()
+    except (InputError, OSError) as error:
+        if "--debug" in sys.argv:
+            raise
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)

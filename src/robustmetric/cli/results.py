@@ -1,0 +1,168 @@
+"""Commands about what was computed: report, ledger, compare, verify, list, export."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from robustmetric.cli.app import app
+from robustmetric.errors import InputError, nearest
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders to compare.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page.")] = Path("report"),
+) -> None:
+    """Make one self-contained HTML page of one or more runs.
+
+    Example: [bold]robustmetric report runs/digits-plain-seed0 runs/digits-est-seed0 -o report[/bold]
+    """
+    from robustmetric.report.page import write_page
+
+    typer.echo(write_page(runs, out))
+
+
+@app.command()
+def ledger(
+    runs: Annotated[list[Path] | None, typer.Argument(help="Evaluated run folders.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the rows: results/cub.")] = None,
+    table: Annotated[
+        Path | None, typer.Option(help="Print results/<data> beside what is published, as Markdown.")
+    ] = None,
+) -> None:
+    """Turn evaluated runs into rows of the ledger, one JSON file each, or print a table of them.
+
+    Example: [bold]robustmetric ledger runs/cub-mobilenet_v2-act-seed0 -o results/cub[/bold]
+    """
+    if table is not None and not runs and out is None:
+        from robustmetric.report.certified import certified_table
+        from robustmetric.report.comparison import comparison
+
+        typer.echo(certified_table(table) if table.resolve().name == "tabular" else comparison(table))
+        return
+    if not runs or out is None or table is not None:
+        raise InputError("expected run folders and -o results/<data>, or --table results/<data> alone")
+    from robustmetric.jobs.ledger import write_rows
+
+    for path in write_rows(runs, out):
+        typer.echo(path)
+
+
+@app.command()
+def compare(
+    first: Annotated[Path, typer.Argument(help="An evaluated run folder.")],
+    second: Annotated[Path, typer.Argument(help="Another, evaluated on the same queries.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
+) -> None:
+    """Say in which scores two runs differ, with 95 % intervals of the difference over queries.
+
+    Example: [bold]robustmetric compare runs/digits-plain-seed0 runs/digits-est-seed0[/bold]
+    """
+    from dataclasses import asdict
+
+    from robustmetric.jobs.compare import compare as job
+
+    found = job(first, second)
+    if as_json:
+        for one in found:
+            typer.echo(json.dumps({**asdict(one), "is_clear": one.is_clear}))
+        return
+    width = max(len(one.title) for one in found) + 2
+    typer.echo(f"{'':<{width}}{'first':>9}{'second':>9}{'difference':>12}   95 % of {found[0].count} queries, paired")
+    for one in found:
+        low, high = one.interval
+        shown = f"{one.title:<{width}}{one.first:>9.4g}{one.second:>9.4g}{one.second - one.first:>+12.4g}"
+        typer.echo(f"{shown}   {low:+.4g} to {high:+.4g}{'' if one.is_clear else '   not clear'}")
+
+
+@app.command()
+def verify(
+    rows: Annotated[list[Path], typer.Argument(metavar="RESULTS/.../ID.json ...", help="Rows of the ledger.")],
+    model: Annotated[
+        Path | None, typer.Option(metavar="FILE|RUN", help="The row's weights; default: zoo/<id>.safetensors.")
+    ] = None,
+    queries: Annotated[
+        int | None, typer.Option(help="A sample of the row's queries (or test points); default: all of them.")
+    ] = None,
+    attack: Annotated[
+        list[str] | None, typer.Option(help="An attack of the row's suite; may be repeated. Default: ES, GTM, CA+.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
+) -> None:
+    """Measure rows of the ledger again, from their weights, and say which numbers agree; exit code 1 if one does not.
+
+    A number agrees if it lies within 0.5 points (k-means scores: 2) of the one found or, of a sample, of its 99.9 %
+    interval over queries: binomial or by bootstrap. Rows of certify are fitted and certified anew.
+
+    Example: [bold]robustmetric verify results/cub/cub-mobilenet_v2-act-eta8-short-seed0.json --queries 32[/bold]
+    """
+    from dataclasses import asdict
+
+    from robustmetric.jobs.verify import verify as job
+
+    if model is not None and len(rows) > 1:
+        raise InputError(f"--model {model} has the weights of one row, {len(rows)} are given; verify them one by one")
+    is_true = True
+    for path in rows:
+        found = job(path, model=model, queries=queries, attacks=attack, device=device)
+        is_true &= not found.differing
+        if not as_json:
+            typer.echo("\n".join(found.lines()))
+            continue
+        for check in found.checks:
+            typer.echo(json.dumps({"id": found.id, **asdict(check), "agrees": check.agrees}))
+    if not is_true:
+        raise typer.Exit(1)
+
+
+@app.command(name="list")
+def list_(
+    kind: Annotated[
+        str | None, typer.Argument(help="data, models, losses, attacks, defences, suites, recipes, ...")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List what recipes can name.
+
+    Example: [bold]robustmetric list defences[/bold]
+    """
+    from robustmetric import recipe
+    from robustmetric.catalogue import CATALOGUE
+
+    shelves: dict[str, list[str]] = {name: sorted(members) for name, members in CATALOGUE.items()}
+    shelves |= {"suites": recipe.listing("suites"), "recipes": recipe.listing()}
+    if kind is not None and kind not in shelves:
+        raise InputError(f"{kind!r} is not a kind of thing we list{nearest(kind, shelves)}")
+    chosen = shelves if kind is None else {kind: shelves[kind]}
+    if as_json:
+        typer.echo(json.dumps(chosen, indent=2))
+        return
+    for name, members in chosen.items():
+        typer.echo(f"{name}: {', '.join(members)}" if kind is None else "\n".join(members))
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="A finished run folder.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for weights and recipe.")] = None,
+    onnx: Annotated[Path | None, typer.Option(help="An ONNX file to write.")] = None,
+    zoo: Annotated[
+        Path | None, typer.Option(help="Folder for a copy in half precision, under the id of the run's row.")
+    ] = None,
+) -> None:
+    """Write a run's weights and recipe, an ONNX graph (pixels in, embeddings out), or a copy to verify its row by.
+
+    Example: [bold]robustmetric export runs/digits-est-seed0 --onnx encoder.onnx[/bold]
+    """
+    from robustmetric.jobs.export import export as job
+    from robustmetric.jobs.zoo import keep
+
+    if out is None and onnx is None and zoo is None:
+        raise InputError(
+            "nothing to export was named; expected --out FOLDER (weights and recipe), --onnx FILE or --zoo FOLDER"
+        )
+    for path in [*job(run, out, onnx), *([] if zoo is None else [keep(run, zoo)])]:
+        typer.echo(path)

@@ -1,0 +1,48 @@
+"""The rule of `verify`, by hand-worked intervals and tolerances."""
+
+import pytest
+import torch
+
+from robustmetric.jobs.agreement import SAMPLES, binomial, compared, spread, tolerance
+
+
+def test_the_binomial_interval_of_no_success_is_worked_by_hand() -> None:
+    # No success in 32 has a chance of 0.0005 at p = 1 - 0.0005^(1/32) = 1 - exp(-7.6009 / 32) = 0.21143.
+    assert binomial(0, 32) == pytest.approx((0.0, 21.143), abs=1e-3)
+    assert binomial(32, 32) == pytest.approx((78.857, 100.0), abs=1e-3)
+    # One of two at 0.9: P(X >= 1) = 1 - (1 - p)^2 = 0.05 gives p = 1 - sqrt(0.95) = 0.02532, and symmetrically.
+    assert binomial(1, 2, level=0.9) == pytest.approx((2.532, 97.468), abs=1e-3)
+
+
+def test_scores_that_are_right_or_wrong_have_the_binomial_interval_others_that_of_the_bootstrap() -> None:
+    assert spread(torch.zeros(32)) == binomial(0, 32), "a bootstrap of equal values would have no width"
+    assert spread(torch.tensor([0.0, 100.0] * 8)) == binomial(8, 16)
+    low, high = spread(torch.tensor([10.0, 20.0, 30.0, 40.0]))
+    # The lowest mean of 4 draws, 10, has the chance 1/256: more than the 0.0005 left out on either side.
+    assert (low, high) == (10.0, 40.0) and SAMPLES / 256 > 10
+    assert spread(torch.full((20,), 3.0)) == (3.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("score", "wanted"), [("R@1", 0.5), ("ES:R", 0.5), ("TMA", 0.005), ("ES:D", 0.01), ("NMI", 2.0), ("F1", 2.0)]
+)
+def test_the_tolerance_is_half_a_point_in_the_unit_of_the_score(score: str, wanted: float) -> None:
+    assert tolerance(score) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "interval", "agrees"),
+    [
+        (50.5, None, True),
+        (50.6, None, False),
+        (49.4, None, False),
+        (39.6, (40.0, 60.0), True),
+        (39.4, (40.0, 60.0), False),
+        (60.4, (40.0, 60.0), True),
+        (60.6, (40.0, 60.0), False),
+    ],
+)
+def test_a_number_agrees_within_the_interval_and_the_tolerance(
+    recorded: float, interval: tuple[float, float] | None, agrees: bool
+) -> None:
+    assert compared("R@1", recorded, 50.0, 32, interval).agrees is agrees
