@@ -7,9 +7,12 @@ annotation, and a `Literal` stands for each of its choices. A member that cannot
 import importlib
 import inspect
 import itertools
+import tempfile
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -57,12 +60,21 @@ ALTERNATIVES = [("a", "a~", "p~"), ("p", "p~", "a"), ("a", "a~", "n~"), ("a", "p
 
 BOTH_MODES: list[dict[str, Callable[[], Any]]] = [{}, {"mode": lambda: "compat"}]
 
+
+def metric_file() -> str:
+    """A metric of the plane, saved."""
+    path = Path(tempfile.mkdtemp()) / "metric.npy"
+    np.save(path, [[2.0, 1.0], [1.0, 2.0]])
+    return str(path)
+
+
 ARGUMENTS: dict[str, list[dict[str, Callable[[], Any]]]] = {
     "convnet": [{"side": lambda: 8, "kernel": lambda: 3, "hidden": lambda: 16, "dim": lambda: DIM}],
     "backbone": [{"dim": lambda: DIM}],
     "bn_inception": [{"dim": lambda: DIM}],
     "ensemble": [{"members": lambda: [Encoder(convnet()), Encoder(convnet())]}],
     "mahalanobis": [{"dim": lambda: 64}],
+    "given": [{"file": metric_file}],
     "pytorch_metric_learning": [{"loss": lambda: "MultiSimilarityLoss"}, {"loss": lambda: "ContrastiveLoss"}],
     "random_crop": [{"size": lambda: 8}],
     "centre_crop": [{"size": lambda: 8}],

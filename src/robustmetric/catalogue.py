@@ -145,6 +145,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
     },
     "learners": {
         "euclidean": "robustmetric.learn.Euclidean",
+        "given": "robustmetric.learn.Given",
         "nca": "robustmetric.learn.NCA",
         "lmnn": "robustmetric.learn.LMNN",
         "itml": "robustmetric.learn.ITML",

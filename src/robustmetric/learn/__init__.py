@@ -7,7 +7,18 @@ from robustmetric.learn.lmnn import LMNN
 from robustmetric.learn.nca import NCA
 from robustmetric.learn.network import Network
 from robustmetric.learn.perturbation_loss import PerturbationLoss
-from robustmetric.learn.plain import Euclidean
+from robustmetric.learn.plain import Euclidean, Given
 from robustmetric.learn.pruning import AdversarialPruning
 
-__all__ = ["ARML", "ITML", "LFDA", "LMNN", "NCA", "AdversarialPruning", "Euclidean", "Network", "PerturbationLoss"]
+__all__ = [
+    "ARML",
+    "ITML",
+    "LFDA",
+    "LMNN",
+    "NCA",
+    "AdversarialPruning",
+    "Euclidean",
+    "Given",
+    "Network",
+    "PerturbationLoss",
+]
