@@ -191,15 +191,9 @@ def certify(
     learner = recipe_of(target, out)
     of_encoders = {"sigma": sigma, "samples": samples, "search": search, "data": data, "seed": seed}
     given = {key: value for key, value in of_encoders.items() if value is not None}
-    if learner is None and overrides:
-        raise InputError(f"{overrides[0]!r} changes a recipe with a learner, which {target!r} is not")
-    if learner is None and method not in (None, "smoothing"):
-        raise InputError(
-            f"--method {method} is for a recipe with a learner, which {target!r} is not{nearest(method, ['smoothing'])}"
-        )
-    if learner is None and attack is not None:
-        raise InputError(f"--attack {attack} is on k-NN, which {target!r} is not; attack it by `robustmetric evaluate`")
-    if learner is not None and given:
+    if learner is None:
+        _refuse_of_learners(target, overrides, method, attack)
+    elif given:
         raise InputError(
             f"--{next(iter(given))} is for encoders; {target!r} has a learner: change its recipe, key=value"
         )
@@ -212,6 +206,18 @@ def certify(
     if as_json:
         for record in found:
             typer.echo(json.dumps(asdict(record)))
+
+
+def _refuse_of_learners(target: str, overrides: list[str] | None, method: str | None, attack: str | None) -> None:
+    """What an encoder's certificate has no use for."""
+    if overrides:
+        raise InputError(f"{overrides[0]!r} changes a recipe with a learner, which {target!r} is not")
+    if method not in (None, "smoothing"):
+        raise InputError(
+            f"--method {method} is for a recipe with a learner, which {target!r} is not{nearest(method, ['smoothing'])}"
+        )
+    if attack is not None:
+        raise InputError(f"--attack {attack} is on k-NN, which {target!r} is not; attack it by `robustmetric evaluate`")
 
 
 @app.command()

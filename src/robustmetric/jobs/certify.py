@@ -20,10 +20,10 @@ from robustmetric.data.protocols import Source
 from robustmetric.errors import InputError, nearest
 from robustmetric.jobs import assemble
 from robustmetric.jobs.folder import RunFolder, digest, summarise
-from robustmetric.jobs.learned import Learner, Rows, Table, fitted
+from robustmetric.jobs.learned import Fitted, Learner, Rows, Table, fitted
 from robustmetric.jobs.origin import origin
 from robustmetric.jobs.progress import say
-from robustmetric.jobs.proofs import check_radii, proved
+from robustmetric.jobs.proofs import Question, check_radii, proved
 from robustmetric.jobs.questions import attack_question, question_of
 from robustmetric.jobs.workers import describe
 from robustmetric.learn import Network
@@ -89,13 +89,7 @@ def certify(
     for certificate in plan.certificates:
         if isinstance(certificate, KNearest):
             certificate.check_rows(len(table.x))
-    options = {
-        "--points": points,
-        "--method": method,
-        "--attack": attack,
-        "--device": None if device == "cpu" else device,
-    }
-    words = [*(overrides or []), *(str(w) for pair in options.items() if pair[1] is not None for w in pair)]
+    words = [*(overrides or []), *_typed(points=points, method=method, attack=attack, device=device)]
     summary = {**summarise(spec, folder.path.name, context), **origin(where, words, "certify")}
     with _begun(folder, spec, summary):
         known = fitted(plan.learner, table, folder, plan.seed, context)
@@ -108,10 +102,7 @@ def certify(
         "points_digest": digest(table.test_x, table.test_y),
         "learned": known.learned,
     }
-    questions = [question_of(certificate, known, table, base, device) for certificate in plan.certificates]
-    if attack is not None:
-        numbers = dict.fromkeys(one.neighbours for one in plan.certificates if isinstance(one, KNearest))
-        questions += [attack_question(number, attack, known, table, base, device) for number in numbers]
+    questions = _questions(plan, attack, known, table, base, device)
     found, finished = [known.record], folder.finished()
     for question in questions:
         record, _ = proved(question, check_radii(plan.radii), folder.path / "certified", plan.seed, context)
@@ -122,6 +113,23 @@ def certify(
         say(f"{folder.path.name}  {record.name}: " + "  ".join(f"{k} {v:.4g}" for k, v in record.scores.items()))
     draw_curves({folder.path.name: found[1:]}, folder.path / "certified")
     return found
+
+
+def _typed(device: str, **options: Any) -> list[str]:
+    """The options as they are typed, those left out left out."""
+    given = {**options, "device": None if device == "cpu" else device}
+    return [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
+
+
+def _questions(
+    plan: Plan, attack: str | None, known: Fitted, table: Table, base: Mapping[str, Any], device: str
+) -> list[Question]:
+    """What is to be proved, and what is to be attacked beside it: each number of neighbours once."""
+    proofs = [question_of(certificate, known, table, base, device) for certificate in plan.certificates]
+    if attack is None:
+        return proofs
+    numbers = dict.fromkeys(one.neighbours for one in plan.certificates if isinstance(one, KNearest))
+    return [*proofs, *(attack_question(number, attack, known, table, base, device) for number in numbers)]
 
 
 def _table(dataset: Dataset, points: int, seed: int) -> Table:

@@ -50,7 +50,6 @@ def certify_retrieval(
     workers = Workers(device_of(device))
     context = records.context(describe(workers.device))
     _begin(target, context)
-    target.say_if_as_built()
     arena = Arena.prepare(
         target.model, target.dataset, target.view, workers, limit=QUERIES if queries is None else queries, seed=seed
     )
@@ -84,3 +83,4 @@ def _begin(target: Target, context: Mapping[str, Any]) -> None:
         target.folder.begin(target.spec, summarise(target.spec, target.name, context))
     elif target.folder.read_recipe() != target.spec:
         raise InputError(f"{target.folder.path} holds another recipe; name another folder with --out")
+    target.say_if_as_built()

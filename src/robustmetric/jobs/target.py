@@ -93,9 +93,7 @@ def evaluate(
     )  # fmt: skip
     settings = {"data": target.dataset.name}
     if lead:
-        target.say_if_as_built()
-    if lead and surrogate is None and (left_out := assemble.asking_for_surrogate(suite)):
-        say(f"left out without --surrogate RUN: {', '.join(left_out)}")
+        _say_first(target, suite, surrogate)
     kept = target.folder.path
     for record, pictures in run_any_suite(arena, chosen, seed, context, settings, finished, kept, backend):
         if lead:
@@ -105,6 +103,13 @@ def evaluate(
     if lead and finished and len(finished) == len(target.folder.finished()):
         say(f"{target.folder.path}: nothing to do, every trial of {chosen.name} is there")
     return records.latest(records.read(target.folder.results)) if target.folder.results.is_file() else []
+
+
+def _say_first(target: Target, suite: str, surrogate: str | None) -> None:
+    """What a reader of the results has to know."""
+    target.say_if_as_built()
+    if surrogate is None and (left_out := assemble.asking_for_surrogate(suite)):
+        say(f"left out without --surrogate RUN: {', '.join(left_out)}")
 
 
 def _line(record: Record) -> str:
