@@ -152,6 +152,7 @@ def test_what_cannot_be_verified_is_said(project: Path, changed: Callable[[Chang
 def test_a_certified_row_is_certified_anew(command: Command, tmp_path: Path) -> None:
     done = command("verify", TABULAR)
     assert done.code == 0 and "fitted anew, 540 of 540 points" in done.out and "all 12 agree" in done.out
+    assert "not measured again: empirical" in done.out, "what an attack reached"
     assert command("verify", TABULAR, "--queries", 50).code == 0
     row = json.loads(TABULAR.read_text())
     row["certified"][0]["error"][2] += 0.6

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from robustmetric.errors import InputError
 from robustmetric.learn.base import MetricLearner
-from robustmetric.numerics.spectrum import spectrum, tensor_of
+from robustmetric.numerics.spectrum import factor, tensor_of
 
 
 class Euclidean(MetricLearner):
@@ -33,8 +33,7 @@ class Given(MetricLearner):
             raise InputError(
                 f"file {self.file}: a matrix of shape {matrix.shape} does not fit rows of {x.shape[1]} features"
             )
-        values, vectors = spectrum(tensor_of(matrix))
-        return (values.sqrt()[:, None] * vectors.T).numpy()
+        return factor(tensor_of(matrix)).T.numpy()
 
     def _read(self) -> Float[np.ndarray, "dim dim"]:
         path = Path(self.file)
