@@ -1,7 +1,7 @@
-"""The exhibits on digits by half, and the truth about each: PGD-20 beside the best adaptive attack."""
+"""The exhibits on digits, by half."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -29,9 +29,6 @@ from masking_zoo import (
     randomly,
     shattered,
 )
-from robustmetric.attacks.feature_match import Featured
-from robustmetric.attacks.transfer import Surrogate
-from robustmetric.data.base import Split
 from robustmetric.defences.destinations import Gradual
 from robustmetric.defences.eat import EnsembleAdversarial
 from robustmetric.defences.hardness import HardnessManipulation
@@ -39,25 +36,14 @@ from robustmetric.defences.madry import Madry
 from robustmetric.defences.naive_ensemble import NaiveEnsemble
 from robustmetric.defences.plain import Plain
 from robustmetric.defences.structure import Structure
-from robustmetric.diagnose.masking import Examination, Masking, attached
-from robustmetric.diagnose.randomised import apart
-from robustmetric.diagnose.subject import Subject, classifier_subject, retrieval_subject
-from robustmetric.diagnose.thresholds import STRANGE
 from robustmetric.losses.cross_entropy import CrossEntropy
 from robustmetric.losses.mining import SemiHard, SoftHard
 from robustmetric.losses.proxy_anchor import ProxyAnchor
 from robustmetric.losses.triplet import Triplet
 from robustmetric.models.ensemble import Ensemble
-from robustmetric.perturb.apgd import APGD
-from robustmetric.perturb.ball import Ball
-from robustmetric.perturb.gradient_free import Square
-from robustmetric.perturb.pgd import PGD, frozen
-from robustmetric.types import Batch, Gallery
 
 Half = Literal["tuning", "test"]
 Make = Callable[[], Exhibit]
-MASKED = 10.0
-"""Points from PGD-20 to the best adaptive attack from which a model is masked."""
 
 
 def exhibits(zoo: Zoo, half: Half, only: Sequence[str] | None = None) -> Iterator[Exhibit]:
@@ -192,74 +178,3 @@ def randomised(model: nn.Module, *, is_classifier: bool = True) -> Exhibit:
 def activated(model: nn.Module) -> Exhibit:
     """A model with layers that hide their gradients."""
     return Exhibit("", closed(model), True, (opened(model),))
-
-
-# Truth and verdict.
-
-
-@dataclass(frozen=True)
-class Truth:
-    """Percent right: clean, under PGD-20, and under the adaptive attacks, per image the worst."""
-
-    clean: float
-    usual: float
-    adaptive: float
-
-    @property
-    def is_masked(self) -> bool:
-        return round(self.usual - self.adaptive, 6) >= MASKED
-
-
-def usual_attack(radius: float) -> PGD:
-    """PGD-20, its step a quarter of the radius, as 2/255 is of 8/255."""
-    return PGD(Ball(radius), 20, radius / 4)
-
-
-def subject_of(exhibit: Exhibit, zoo: Zoo, images: int) -> Subject:
-    """The exhibit on so many test images, spread evenly."""
-    split = _shown(exhibit, zoo)
-    rows = torch.arange(images) * len(split) // images
-    inputs = split.inputs.float() / 255
-    if exhibit.is_classifier:
-        batch = Batch(inputs[rows], split.labels[rows], torch.full_like(rows, -1))
-        features = exhibit.model.features if isinstance(exhibit.model, Featured) else None
-        return classifier_subject(exhibit.model, batch, 10, features=features)
-    batch = Batch(inputs[rows], split.labels[rows], rows)
-    return retrieval_subject(exhibit.model, batch, _gallery(exhibit.model, inputs, split.labels), chance=20.0)
-
-
-def truth(exhibit: Exhibit, zoo: Zoo, subject: Subject, effort: Masking, seed: int) -> Truth:
-    """PGD-20 on the model, and per image the worst of what an adaptive attacker has: on both losses PGD-50 in smaller
-    steps, APGD on the model and on whatever is open of it, and a search by values."""
-    split = _shown(exhibit, zoo)
-    subject, radius = attached(subject), zoo.images.radius
-    is_random = apart(subject) > STRANGE
-    votes = effort.votes if is_random else 1
-    this = Examination(subject, usual_attack(radius), effort, torch.Generator().manual_seed(seed), votes=votes)
-    usual = this.answered(subject.loss, this.usual())
-    ball, losses = Ball(radius), (subject.loss, subject.margin)
-    left = [this.answered(loss, PGD(ball, 50, radius / 10, keep="best")) for loss in losses]
-    left += [this.answered(loss, APGD(ball, 40)) for loss in losses]
-    left.append(this.answered(subject.margin, Square(ball, effort.queries)))
-    for other in exhibit.open:
-        gallery = subject.gallery
-        if not exhibit.is_classifier:
-            gallery = _gallery(other, split.inputs.float() / 255, split.labels)
-        left += [this.transferred(Surrogate(other, gallery), loss, APGD(ball, 40)) for loss in losses]
-    every = torch.stack(left)
-    # Asked again, a randomised model answers otherwise: the best attack as a whole, not the worst answer per image.
-    adaptive = every.mean(dim=1).min() if is_random else every.amin(dim=0).mean()
-    return Truth(_percent(this.clean()), _percent(usual), 100 * float(adaptive))
-
-
-def _shown(exhibit: Exhibit, zoo: Zoo) -> Split:
-    return zoo.images.closed.queries if exhibit.is_classifier else zoo.images.unseen.queries
-
-
-def _gallery(model: nn.Module, inputs: Tensor, labels: Tensor) -> Gallery:
-    with frozen(model) as embed, torch.no_grad():
-        return Gallery(embed(inputs), labels)
-
-
-def _percent(shares: Tensor) -> float:
-    return 100 * float(shares.mean())

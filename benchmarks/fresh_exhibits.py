@@ -54,14 +54,14 @@ def _upright(zoo: Zoo) -> dict[str, Make]:
     def trained(name: str, defence: Defence, make: Callable[[], nn.Module] = network) -> Exhibit:
         return as_it_is(zoo.classifier(name, make, defence))
 
-    madry = Madry(CrossEntropy(), trained_against())
+    madry = Madry(CrossEntropy(), trained_against(zoo))
     return {
         "strides": lambda: trained("strides", Plain(CrossEntropy()), _strides),
         "linear": lambda: trained("linear", Plain(CrossEntropy()), _linear),
         "hinge loss": lambda: trained("hinge", Plain(Hinge())),
         "prototypes": lambda: as_it_is(Prototypes(_embedding(zoo), zoo.images.closed.train)),
         "gradient penalty": lambda: trained("flat", FlatLoss()),
-        "trades": lambda: trained("trades", Trades(CrossEntropy(), trained_against(), weight=0.5)),
+        "trades": lambda: trained("trades", Trades(CrossEntropy(), trained_against(zoo), weight=0.5)),
         "softplus, madry": lambda: trained("softplus", madry, partial(network, nn.Softplus)),
         "madry, logits / 1000": lambda: as_it_is(Changed(zoo.classifier("madry", network, madry), lambda z: z / 1000)),
     }
@@ -102,7 +102,7 @@ def _searching(zoo: Zoo) -> dict[str, Make]:
         return zoo.encoder("proxy", embedder, Plain(ProxyAnchor(5, 32)), pairs=False)
 
     def strong() -> nn.Module:
-        defence = Madry(ProxyAnchor(5, 32), trained_against(), clean_share=0.5)
+        defence = Madry(ProxyAnchor(5, 32), trained_against(zoo), clean_share=0.5)
         return zoo.encoder("proxy madry", embedder, defence, pairs=False)
 
     def steep(slope: float) -> nn.Module:

@@ -1,4 +1,4 @@
-"""What the exhibits of `fresh_exhibits.py` are made of: Fashion-MNIST at 14 x 14, layers, and ways to train."""
+"""What the exhibits of `fresh_exhibits.py` are made of: images of 14 x 14, layers, and ways to train."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from masking_zoo import Images, Switched, Zoo, adversary, classifier, encoder
 from robustmetric.data.base import Dataset, Split, keep_classes
-from robustmetric.data.mnist import Fashion
+from robustmetric.data.mnist import Mnist
 from robustmetric.defences.base import Defence
 from robustmetric.losses.base import MetricLoss
 from robustmetric.losses.cross_entropy import CrossEntropy
@@ -18,8 +18,8 @@ from robustmetric.perturb.pgd import PGD
 from robustmetric.types import Batch, Embeddings, Labels, Triplets
 
 SIDE = 14
-RADIUS, TRAINED = 0.1, 0.15
-"""Of the attacks on exhibits, and of those that some are trained against."""
+SOURCES = {"fresh": ("fashion", 0.1), "again": ("mnist", 0.1)}
+"""By group: whose images, and the radius of the attacks on exhibits."""
 TRAIN, TEST = 2000, 600
 """At most so many images of each split."""
 
@@ -27,21 +27,22 @@ network = partial(classifier, width=8, side=SIDE)
 embedder = partial(encoder, width=8, side=SIDE)
 
 
-def trained_against() -> PGD:
-    """The adversary of a training."""
-    return adversary(7, radius=TRAINED)
+def trained_against(zoo: Zoo) -> PGD:
+    """The adversary of a training, in half as much again as the exhibits are attacked in."""
+    return adversary(7, radius=1.5 * zoo.images.radius)
 
 
 # Images.
 
 
-def fashion() -> Images:
-    """Clothes: ten classes to classify; 0 to 4 to learn to search by and 5 to 9 to search."""
-    whole = Fashion().load()
+def shown(group: str) -> Images:
+    """Ten classes to classify; 0 to 4 to learn to search by and 5 to 9 to search."""
+    name, radius = SOURCES[group]
+    whole = Mnist(variant=name).load()
     seen, unseen = torch.arange(5), torch.arange(5, 10)
-    closed = Dataset("fashion", _few(whole.train, TRAIN), _few(whole.queries, TEST))
+    closed = Dataset(name, _few(whole.train, TRAIN), _few(whole.queries, TEST))
     parted = _few(keep_classes(whole.train, seen), TRAIN), _few(keep_classes(whole.queries, unseen), TEST)
-    return Images(closed, Dataset("fashion, unseen", *parted), RADIUS)
+    return Images(closed, Dataset(f"{name}, unseen", *parted), radius)
 
 
 def halved(inputs: Tensor) -> Tensor:
@@ -208,6 +209,6 @@ class Distilled(Defence):
         return {"metric": functional.cross_entropy(model(batch.inputs), wanted)}
 
 
-def fresh_zoo(epochs: int, seed: int) -> Zoo:
-    """The zoo on clothes; without the data it says which files are missing."""
-    return Zoo(epochs, seed, fashion())
+def fresh_zoo(epochs: int, seed: int, group: str = "fresh") -> Zoo:
+    """The zoo on a group's images; without the data it says which files are missing."""
+    return Zoo(epochs, seed, shown(group))

@@ -56,10 +56,11 @@ def _points() -> Split:
 
 def test_every_exhibit_is_made_and_answers(zoo: ModuleType, clothes: None) -> None:
     small, exhibits = zoo.fresh_zoo(epochs=1, seed=0), importlib.import_module("exhibits")
+    subject_of = importlib.import_module("masking_truth").subject_of
     group = list(importlib.import_module("fresh_exhibits").fresh(small))
     assert len(group) >= 18 and len({exhibit.name for exhibit in group}) == len(group)
     for exhibit in group:
-        subject = exhibits.subject_of(exhibit, small, 12)
+        subject = subject_of(exhibit, small, 12)
         shape = (12, subject.gallery.embeddings.shape[1])
         for model in (exhibit.model, *exhibit.open):
             answer = model(subject.batch.inputs)
@@ -90,7 +91,7 @@ def test_images_are_halved_by_the_mean_of_four(zoo: ModuleType) -> None:
 
 
 def test_clothes_to_search_are_of_classes_not_trained_on(zoo: ModuleType, clothes: None) -> None:
-    images = zoo.fashion()
+    images = zoo.shown("fresh")
     assert images.closed.train.shape == (1, 14, 14) and images.closed.queries.classes == 10
     assert not set(images.unseen.train.class_names) & set(images.unseen.queries.class_names)
 
@@ -180,3 +181,41 @@ def test_a_distilled_model_learns_its_teachers_probabilities(zoo: ModuleType) ->
     assert float(defence(nn.Identity(), batch)["metric"]) == pytest.approx(entropy)
     assert float(defence(nn.Linear(2, 2), batch)["metric"].detach()) > entropy
     assert not list(zoo.Distilled(lambda x: x).parameters())
+
+
+def _tried(names: ModuleType, effort: object, is_random: bool) -> list[object]:
+    """The engines that the truth climbs a linear classifier with, in order."""
+    masking = importlib.import_module("robustmetric.diagnose.masking")
+    subject = importlib.import_module("robustmetric.diagnose.subject")
+    batch = Batch(torch.rand(12, 1, 2, 2), torch.arange(12) % 4, torch.full((12,), -1))
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 4))
+    engines: list[object] = []
+
+    class Noted(masking.Examination):
+        def answered(self, attack: object, engine: object) -> Tensor:
+            engines.append(engine)
+            return super().answered(attack, engine)
+
+    draw = torch.Generator().manual_seed(0)
+    this = Noted(subject.classifier_subject(model, batch, 4), names.usual_attack(0.1), effort, draw)
+    left = torch.stack(list(names._on_the_model(this, is_random)))
+    assert left.shape == (len(engines), 12) and bool(((left == 0) | (left == 1)).all())
+    return engines
+
+
+def test_the_truth_tries_all_that_the_checks_do_and_spends_more(zoo: ModuleType) -> None:
+    truth, effort = importlib.import_module("masking_truth"), importlib.import_module("detector").SMALL
+    engines = _tried(truth, effort, is_random=False)
+    kinds = [type(engine).__name__ for engine in engines]
+    # Four restarts and two step sizes; 40 small steps and APGD on the usual loss, the margin and DLR; two searches.
+    assert kinds == 6 * ["PGD"] + 3 * ["PGD", "APGD"] + ["Square", "RayS"]
+    assert [engine.steps for engine in engines[:8]] == [20] * 6 + [40, 20]  # type: ignore[attr-defined]
+    assert [engine.queries for engine in engines[-2:]] == [120, 120]  # type: ignore[attr-defined]
+    random = [type(engine).__name__ for engine in _tried(truth, effort, is_random=True)]
+    assert random == 6 * ["PGD"] + 3 * ["PGD", "APGD", "Expectation", "Expectation"] + ["Square"]
+
+
+def test_a_groups_images_are_its_own_and_its_trainings_go_beyond_its_radius(zoo: ModuleType, clothes: None) -> None:
+    group = zoo.fresh_zoo(1, 0, "again")
+    assert group.images.closed.name == "mnist" and group.images.unseen.name == "mnist, unseen"
+    assert zoo.trained_against(group).ball.radius == pytest.approx(0.15)
