@@ -124,4 +124,4 @@ def find_tree(root: Path, folders: Sequence[str], zips: Sequence[str], markers: 
 
 
 def _is_hidden(name: str) -> bool:
-    return any(part.startswith(".") and part != "." or part == "__MACOSX" for part in name.split("/"))
+    return any((part.startswith(".") and part != ".") or part == "__MACOSX" for part in name.split("/"))
