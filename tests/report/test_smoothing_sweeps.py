@@ -9,6 +9,7 @@ import pytest
 from commands import Command
 from robustmetric.report.comparison import comparison
 from robustmetric.report.ledger import faults
+from robustmetric.report.scores import DASH
 from robustmetric.report.smoothing import smoothing_tables
 
 
@@ -55,7 +56,7 @@ def test_smoothing_has_a_line_a_value_with_ours_and_what_was_published_apart() -
     assert lines == [
         ["0", "35.0", "33.0", "44.0", "40.0", "35.3", "44.8"],
         ["0.5", "64.0", "34.0", "46.0", "41.0", "68.4", "46.1"],
-        ["0.8", "70.0", "31.0", "–", "–", "69.7", "47.4"],
+        ["0.8", "70.0", "31.0", DASH, DASH, "69.7", "47.4"],
     ]
 
 
@@ -63,7 +64,7 @@ def test_seeds_are_averaged_and_of_several_runs_the_lowest_counts() -> None:
     more = [row("scattering", "0_5", 50.0, 36.0, seed=1), row("madry", "0_1", 40.0, None, lowest=47.0)]
     _, _, *lines = cells(smoothing_tables("cifar10", [*SWEPT, *more])[0])
     assert [line[:5] for line in lines if line[0] in ("0.1", "0.5")] == [
-        ["0.1", "–", "–", "47.0", "–"], ["0.5", "57.0", "35.0", "46.0", "41.0"],
+        ["0.1", DASH, DASH, "47.0", DASH], ["0.5", "57.0", "35.0", "46.0", "41.0"],
     ]  # fmt: skip
 
 
