@@ -37,7 +37,7 @@ def ledger(
 ) -> None:
     """Turn evaluated runs into rows of the ledger, one JSON file each, or print a table of them.
 
-    Examples: [bold]robustmetric ledger runs/cub-mobilenet_v2-act-seed0 -o results/cub[/bold]
+    Example: [bold]robustmetric ledger runs/cub-mobilenet_v2-act-seed0 -o results/cub[/bold]
     [bold]robustmetric ledger --table results/cifar10 --figure smoothing.svg[/bold]
     """
     if figure is not None and table is None:
