@@ -87,3 +87,18 @@ def test_data_is_found_by_folder_by_zip_or_one_level_down(tmp_path: Path) -> Non
     assert find(tmp_path) == tmp_path / "cub" / "inner"
     (tmp_path / "cub" / "images").mkdir()
     assert find(tmp_path) == find(tmp_path / "cub") == tmp_path / "cub"
+
+
+def test_a_zip_is_looked_up_once_however_many_files_it_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pack(tmp_path / "1.zip", {f"top/{i}.jpg": "" for i in range(20)})
+    asked: list[Path] = []
+    resolve = Path.resolve
+    monkeypatch.setattr(Path, "resolve", lambda path, strict=False: asked.append(path) or resolve(path, strict))
+    assert len(ZipTree([tmp_path / "1.zip"]).names) == 20 and len(asked) <= 1
+
+
+def test_what_is_hidden_is_told_by_every_part_of_a_name(tmp_path: Path) -> None:
+    names = ("./a.jpg", "b/../c.jpg", "b/.d/e.jpg", "__MACOSX/f.jpg", "g.JPG", "h/i", "j.jpg/k.txt")
+    tree = ZipTree([pack(tmp_path / "1.zip", dict.fromkeys(names, ""))])
+    assert tree.names == ("./a.jpg", "g.JPG", "h/i", "j.jpg/k.txt")
+    assert tree.images() == ["./a.jpg", "g.JPG"]

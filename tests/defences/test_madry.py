@@ -66,6 +66,20 @@ def test_clean_share_of_one_is_plain_training() -> None:
     torch.testing.assert_close(terms["clean"], mined(3)[1])
 
 
+def test_a_loss_that_mines_nothing_costs_no_clean_pass() -> None:
+    seen: list[int] = []
+    for loss, objective in (
+        (ProxyAnchor(CLASSES, DIM), "label"),
+        (ProxyAnchor(CLASSES, DIM), "shift"),
+        (Triplet(), "label"),
+    ):
+        model, calls = encoder(), []
+        model.register_forward_hook(lambda *_, calls=calls: calls.append(1))
+        Madry(loss, pgd(0.1, steps=3), objective=objective)(model, paired_batch(), seeded())
+        seen.append(len(calls))
+    assert seen == [3 + 1, 1 + 3 + 1, 1 + 3 + 1], "steps and update; where it is needed, a look at clean inputs first"
+
+
 @pytest.mark.parametrize("share", [-0.1, 1.1])
 def test_what_is_no_share_is_refused(share: float) -> None:
     with pytest.raises(InputError, match="clean_share"):

@@ -119,3 +119,20 @@ def test_the_fingerprint_of_many_images_reads_the_first_the_last_and_some_betwee
         noticed += changed
         assert changed or row not in (0, 999)
     assert noticed == SAMPLED
+
+
+def test_what_attacks_search_in_is_in_the_settings_of_a_gpu_alone() -> None:
+    usual = arena(Dataset("rows", ROWS, ROWS), Workers(CPU))
+    assert "search" not in usual.settings()
+    quick = replace(usual, search="tf32")
+    assert "search" not in quick.settings(), "a CPU has no TF32"
+    on_gpu = replace(quick, workers=Workers(torch.device("cuda")))
+    assert on_gpu.settings()["search"] == "tf32" and on_gpu.settings()["precision"] == "fp32"
+
+
+def test_a_search_that_is_not_known_or_has_no_meaning_is_refused() -> None:
+    dataset = Dataset("rows", ROWS, ROWS)
+    with pytest.raises(InputError, match="search 'tf23' is not known; did you mean 'tf32'"):
+        Arena.prepare(nn.Identity(), dataset, VIEW, Workers(CPU), search="tf23")
+    with pytest.raises(InputError, match="--fast is bfloat16 throughout; expected it without --search tf32"):
+        Arena.prepare(nn.Identity(), dataset, VIEW, Workers(CPU), search="tf32", fast=True)

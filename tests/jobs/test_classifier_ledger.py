@@ -74,3 +74,11 @@ def test_the_radius_of_a_block_is_that_of_its_own_records() -> None:
     assert auto_rank(found, None)["radius"] == 0.031373 and classification(found, [], None)["radius"] == 0.1
     local = [attacked("Local search, clipped", "local_search", 88.0)]
     assert "local_search" not in classification(found, local, None), "at another radius than the other attacks"
+
+
+def test_groups_of_a_larger_batch_are_part_of_a_row_s_name() -> None:
+    fast = {"sampler": {"batch": 240}, "defence": {"group": 60}}
+    assert batch_name(fast) == ["batch240", "group60"]
+    assert batch_name({**fast, "defence": {"group": 40}}) == ["batch240", "group40"], "another row"
+    assert batch_name({**fast, "defence": {}}) == batch_name({**fast, "defence": {"group": 240}}) == ["batch240"]
+    assert batch_name({"sampler": {"batch": 60}, "defence": {"group": 60}}) == []

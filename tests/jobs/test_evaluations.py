@@ -200,3 +200,18 @@ def test_a_row_of_other_weights_is_not_written_over(tmp_path: Path) -> None:
     file.write_text("{")
     with pytest.raises(InputError, match="line 1: not valid JSON; remove the file"):
         write_rows([path], out)
+
+
+def test_a_row_says_that_its_attacks_searched_in_tf32_and_stands_in_a_table_of_its_own(tmp_path: Path) -> None:
+    quick = [replace(record, settings={**record.settings, "search": "tf32"}) for record in USUAL]
+    row = read_row(run(tmp_path / "quick", *quick))
+    assert faults(row) == [] and row["classification"]["search"] == "tf32"
+    assert row["command"].endswith("classification --queries 1000 --search tf32")
+    exact = read_row(run(tmp_path / "exact"))
+    assert "search" not in exact["classification"] and "--search" not in exact["command"]
+    titles = [table.partition("\n")[0] for table in classification_tables("cifar10", [row, exact])]
+    assert titles[0].endswith("8/255, sought in tf32") and titles[1].endswith("8/255")
+    # Measured both ways, fp32 counts, whichever came first.
+    for place, found in enumerate(((*quick, *USUAL), (*USUAL, *quick))):
+        both = read_row(run(tmp_path / f"both{place}", *found))
+        assert "search" not in both["classification"] and "--search" not in both["command"]

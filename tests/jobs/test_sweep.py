@@ -35,6 +35,15 @@ def test_a_sweep_trains_each_value_and_skips_what_is_finished(command: Command, 
     assert {"ES:R 0.1", "ES:R 0.2", "CA+ 0.2"} <= set(attacked[0])
 
 
+def test_a_sweep_is_attacked_on_as_many_queries_as_are_asked_for(command: Command, suite: Path, tmp_path: Path) -> None:
+    options = ("--evaluate", suite, "--queries", 12, "--batch", 5, "--search", "tf32")
+    assert command("sweep", *SMALL, "seed=0,1", *options, "-o", "s").code == 0
+    for path in tmp_path.glob("s/*/results.jsonl"):
+        found = [json.loads(line) for line in path.read_text().splitlines()]
+        attacked = [record for record in found if record["kind"] == "attack"]
+        assert attacked and all((r["count"], r["settings"]["batch"]) == (12, 5) for r in attacked)
+
+
 def test_a_run_that_was_stopped_goes_on(command: Command, tmp_path: Path) -> None:
     longer = (SMALL[0], "epochs=2", *SMALL[2:])
     assert command("train", *longer, "seed=0", "-o", "whole").code == 0

@@ -172,7 +172,7 @@ def test_rows_that_are_across_in_the_ball_leave() -> None:
 
     value, clean = Rowwise(rows, (needed,)), torch.full((8, 4), 0.5)
     LINF(value, clean)
-    assert sizes[0] == 8 and sizes[-1] == 2
+    assert sizes[0] == 8 and sizes[-1] == 1
     sizes.clear()
     _, distance = LINF.closest(value, clean)
     assert set(sizes) == {8}, "none leaves while a nearer point may be found"

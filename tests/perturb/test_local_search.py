@@ -148,7 +148,7 @@ def test_rows_at_their_goal_leave() -> None:
 
     value = Rowwise(rows, (torch.tensor([0.05] * 7 + [99.0]),))
     moved = replace(CLIPPED, goal=0.0, together=1)(value, clean, seeded())
-    assert sizes[0] == 8 and sizes[-1] == 2
+    assert sizes[0] == 8 and sizes[-1] == 1
     assert (value(moved)[:7] >= 0).all() and value(moved)[7] < 0
     # A row that is there from the start is left as it is.
     value = replace(value, constants=(torch.tensor([-1.0] * 8),))

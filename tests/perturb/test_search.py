@@ -2,10 +2,16 @@
 
 import dataclasses
 
+import pytest
 import torch
 from torch import Tensor
 
 from robustmetric.perturb.active import Rowwise
+from robustmetric.perturb.apgd import APGD
+from robustmetric.perturb.ball import Ball
+from robustmetric.perturb.engine import Engine
+from robustmetric.perturb.gradient_free import Square
+from robustmetric.perturb.hard_label import RayS
 from robustmetric.perturb.search import Search, best_of, kept, per_input
 
 
@@ -90,3 +96,19 @@ def test_only_rows_without_their_goal_climb_again() -> None:
     sizes.clear()
     best, _ = best_of(climb, value, torch.zeros(8, 1), times=3, goal=None)
     assert sizes == [8, 8, 8] and (best == 4).all()
+
+
+@pytest.mark.parametrize(
+    "engine", [Square(Ball(0.2), 60, goal=0.0), RayS(Ball(0.2), 60), APGD(Ball(0.2), 30, goal=0.0)]
+)
+def test_the_last_row_of_many_is_not_asked_about_in_company(engine: Engine) -> None:
+    sizes: list[int] = []
+
+    def value(x: Tensor, needed: Tensor) -> Tensor:
+        sizes.append(len(x))
+        return x.flatten(1).mean(dim=1) - needed
+
+    # All but one of 32 rows are won wherever they are.
+    needed = torch.full((32,), -1.0).index_fill(0, torch.tensor([7]), 2.0)
+    engine(Rowwise(value, (needed,)), torch.full((32, 1, 4, 4), 0.5), torch.Generator().manual_seed(0))
+    assert sorted(set(sizes[6:-1])) == [2], "a sixteenth of the batch"

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
@@ -13,6 +14,7 @@ from robustmetric.errors import InputError
 from robustmetric.numerics.distances import chunks, nearest, pairwise
 from robustmetric.perturb.engine import Engine as Engine
 from robustmetric.perturb.pgd import PGD, Rowwise, View, frozen, value_and_gradient
+from robustmetric.perturb.seeking import Search, quick_view, seek
 from robustmetric.types import Batch, Embed, Embeddings, Gallery, Inputs, Value
 
 BUDGET = 2**26
@@ -103,6 +105,7 @@ def run(
     rounded: bool = True,
     budget: int = BUDGET,
     view: View = "exact",
+    search: Search = "fp32",
     earlier: Climb | None = None,
 ) -> Outcome:
     """Attack one batch. `rounded` scores the images as 8 bits hold them, which is what a real attacker can send.
@@ -110,13 +113,23 @@ def run(
     (Published tables are of images that are not rounded; the mode of an attack is explained in `modes.py`.)
 
     A batch with more than `budget` distances to the gallery is attacked some rows at a time, so memory stays bounded.
-    `view` is how the attack sees the model, and how it is scored: see `frozen`. `earlier` is the climb of this batch,
-    by this engine and generator, in the attack's other mode: it is used where it would be the same.
+    `view` is how the attack sees the model, and how it is scored: see `frozen`; with another `search` than fp32 it is
+    climbed on in that precision, see `seek`. `earlier` is the climb of this batch, by this engine and generator, in the
+    attack's other mode: it is used where it would be the same.
     """
     with frozen(model, view) as embed:
+        quick = quick_view(model, embed, search)
         parts = [
             _run_rows(
-                attack, engine, embed, part, gallery, generator, rounded, earlier if len(part) == len(batch) else None
+                attack,
+                engine,
+                embed,
+                quick,
+                part,
+                gallery,
+                generator,
+                rounded,
+                earlier if len(part) == len(batch) else None,
             )
             for part in _parts(batch, budget // max(1, len(gallery)))
         ]
@@ -134,6 +147,7 @@ def _run_rows(
     attack: Attack,
     engine: Engine,
     embed: Embed,
+    quick: Embed | None,
     batch: Batch,
     gallery: Gallery,
     generator: torch.Generator | None,
@@ -148,10 +162,10 @@ def _run_rows(
         batch = guess_places(batch, clean, gallery)
     targets = attack.choose(clean, batch, gallery, generator)
 
-    def value(x: Inputs, *fixed: Tensor) -> Tensor:
+    def value(embed: Embed, x: Inputs, *fixed: Tensor) -> Tensor:
         return attack.value(embed(x), dict(zip(targets, fixed, strict=True)), gallery)
 
-    climbed = Rowwise(value, tuple(targets.values()))
+    climbed = Rowwise(partial(value, embed), tuple(targets.values()))
     shared = earlier is not None and isinstance(attack, ClimbsAlike) and earlier.serves(targets)
     early: Scores = {}
     if compat and isinstance(attack, ScoredEarly):
@@ -161,7 +175,8 @@ def _run_rows(
     elif shared and earlier is not None:
         perturbed = earlier.inputs
     else:
-        perturbed = engine(climbed, batch.inputs, generator)
+        sought = None if quick is None else Rowwise(partial(value, quick), climbed.constants)
+        perturbed = seek(engine, climbed, sought, batch.inputs, generator)
     climb = Climb(perturbed, targets) if isinstance(attack, ClimbsAlike) else None
     if rounded:
         perturbed = engine.ball.to_bytes(perturbed, batch.inputs)

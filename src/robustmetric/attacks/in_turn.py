@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Int
@@ -12,7 +11,7 @@ from robustmetric.attacks.base import Attack, Engine, Outcome
 from robustmetric.attacks.vote import climbs_of
 from robustmetric.perturb.active import Rowwise
 from robustmetric.perturb.ball import Ball
-from robustmetric.perturb.engine import in_ball
+from robustmetric.perturb.engine import goal_of, in_ball
 from robustmetric.perturb.expectation import Expectation, mean_of
 from robustmetric.perturb.gradient import evaluate
 from robustmetric.perturb.hard_label import RayS
@@ -49,19 +48,11 @@ def _replaced(found: Outcome, rows: Int[Tensor, " rows"], part: Outcome) -> Outc
     )
 
 
-@runtime_checkable
-class Aimed(Protocol):
-    """An engine that may stop at a goal."""
-
-    @property
-    def goal(self) -> float | None: ...
-
-
 def has_goal(engine: Engine) -> bool:
     """Whether an engine, or the one it runs, stops at a goal."""
     if isinstance(engine, Expectation):
         return has_goal(engine.engine)
-    return isinstance(engine, Aimed) and engine.goal is not None
+    return goal_of(engine) is not None
 
 
 @dataclass(frozen=True)
@@ -78,6 +69,10 @@ class InBytes:
     @property
     def ball(self) -> Ball:
         return self.engine.ball
+
+    @property
+    def goal(self) -> float | None:
+        return goal_of(self.engine)
 
     def __call__(self, value: Value, clean: Inputs, generator: torch.Generator | None = None) -> Inputs:
         if isinstance(self.engine, Expectation):

@@ -13,6 +13,7 @@ from robustmetric.attacks.objectives import nudged
 from robustmetric.errors import InputError
 from robustmetric.numerics.distances import chunks, pairwise
 from robustmetric.perturb.pgd import View, frozen
+from robustmetric.perturb.seeking import Search
 from robustmetric.types import Batch, Embeddings, Gallery
 
 
@@ -73,6 +74,7 @@ def transfer(
     rounded: bool = True,
     budget: int = BUDGET,
     view: View = "exact",
+    search: Search = "fp32",
 ) -> Outcome:
     """As `run`, but climbed on the surrogate: of the target the attacker sees its answers to the clean queries alone.
 
@@ -92,7 +94,7 @@ def transfer(
             targets = attack.choose(embed(part.inputs), part, gallery, generator)
         moved = run(
             _Seen(attack, targets), engine, surrogate.model, part, surrogate.gallery, generator,
-            rounded=rounded, budget=budget, view=view,
+            rounded=rounded, budget=budget, view=view, search=search,
         ).inputs  # fmt: skip
         with frozen(model, view) as embed, torch.no_grad():
             z = embed(moved)

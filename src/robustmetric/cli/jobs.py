@@ -18,6 +18,12 @@ Surrogate = Annotated[
     str | None, typer.Option(metavar="RUN", help="The attacker's own model, for attacks that are transferred.")
 ]
 
+Queries = Annotated[int | None, typer.Option(help="Use this many queries, drawn with the seed.")]
+Together = Annotated[int, typer.Option(help="Images attacked at a time.")]
+Search = Annotated[
+    str, typer.Option(help="fp32, or tf32: faster on a GPU that has it; what is found is judged in fp32.")
+]
+
 
 @app.command()
 def train(
@@ -79,6 +85,9 @@ def sweep(
         Path | None, typer.Option("--out", "-o", help="Folder of the runs; default runs/sweep-<recipe>.")
     ] = None,
     fast: Annotated[bool, typer.Option("--fast", help="On a GPU: bfloat16, compiled attacks and updates.")] = False,
+    queries: Queries = None,
+    batch: Together = 128,
+    search: Search = "fp32",
     accelerator: Accelerator = "auto",
     precision: Precision = "32-true",
 ) -> None:
@@ -94,7 +103,10 @@ def sweep(
     if fast:
         changes, hardware = hurry(changes, hardware)
     with going_on():
-        typer.echo(job(recipe, changes, out, suite=suite, hardware=hardware))
+        made = job(
+            recipe, changes, out, suite=suite, queries=queries, batch_size=batch, search=search, hardware=hardware
+        )
+        typer.echo(made)
 
 
 @app.command()
@@ -105,10 +117,11 @@ def evaluate(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Where results go; default: the run folder.")] = None,
     radius: Annotated[str | None, typer.Option(help="One radius for every attack: 8/255.")] = None,
     mode: Annotated[list[str] | None, typer.Option(help="fixed, compat; default: as the suite says.")] = None,
-    queries: Annotated[int | None, typer.Option(help="Use this many queries, drawn with the seed.")] = None,
+    queries: Queries = None,
     seed: Annotated[int, typer.Option(help="Seed of the attacks' targets and starts.")] = 0,
-    batch: Annotated[int, typer.Option(help="Images attacked at a time.")] = 128,
+    batch: Together = 128,
     fast: Annotated[bool, typer.Option("--fast", help="bfloat16 on a GPU: for a quick look, scores differ.")] = False,
+    search: Search = "fp32",
     skip_unreadable: Annotated[bool, typer.Option(help="Leave unreadable images out, and count them.")] = False,
     surrogate: Surrogate = None,
     kmeans: Annotated[str | None, typer.Option(help="Of clustering suites: torch or faiss (extra).")] = None,
@@ -138,6 +151,7 @@ def evaluate(
             seed=seed,
             batch_size=batch,
             fast=fast,
+            search=search,
             skip_unreadable=skip_unreadable,
             surrogate=surrogate,
             kmeans=kmeans,

@@ -1,5 +1,6 @@
 """CIFAR-10 (Krizhevsky 2009) from class folders or the binary version: the same ten classes in both splits."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import numpy as np
 import torch
 
 from robustmetric.data.base import Dataset, Split, data_root, report_count, with_validation
-from robustmetric.data.files import Tree, find_tree
+from robustmetric.data.files import find_tree
 from robustmetric.data.listing import ImageFiles, Listing, Plan, class_folders
 from robustmetric.errors import InputError
 
@@ -44,7 +45,8 @@ class Cifar10(ImageFiles):
         tree = find_tree(
             data_root(self.root), FOLDERS, ("cifar10*.zip", "cifar-10*.zip", "CIFAR10*.zip"), ("train",), EXPECTED
         )
-        train, test = _part(tree, "train"), _part(tree, "test")
+        images = tree.images()
+        train, test = _part(images, "train"), _part(images, "test")
         return Plan("cifar10", tree, train, test, expected=(50_000, 10_000, None), layout=EXPECTED)
 
 
@@ -78,8 +80,7 @@ def _binary_folder(root: Path) -> Path | None:
     return next((place for place in places if (place / BINARY[0]).is_file()), None)
 
 
-def _part(tree: Tree, part: str) -> Listing:
-    images = tree.images()
+def _part(images: Sequence[str], part: str) -> Listing:
     anchor = next((name for name in images if f"/{part}/" in f"/{name}"), None)
     if anchor is None:
         return Listing((), ())

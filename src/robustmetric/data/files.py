@@ -4,7 +4,7 @@ import os
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from robustmetric.errors import InputError
 
@@ -29,7 +29,8 @@ class Tree(ABC):
 
     def images(self) -> list[str]:
         """The names that look like images."""
-        return [name for name in self.names if PurePosixPath(name).suffix.lower() in IMAGES]
+        # Not by pathlib, whose objects take longer to make than a directory of 60,000 images to read.
+        return [name for name in self.names if os.path.splitext(name)[1].lower() in IMAGES]
 
     def find(self, tail: str) -> str | None:
         """The file called `tail`, or ending in `/tail` below some top folder; the one nearest the top."""
@@ -82,10 +83,10 @@ class ZipTree(Tree):
                 archive = zipfile.ZipFile(path)
             except (OSError, zipfile.BadZipFile) as error:
                 raise InputError(f"{path} cannot be read as a zip ({error}); fetch it again") from error
-            status = path.stat()
+            of_zip = f"{path.resolve()}:{path.stat().st_mtime_ns}"
             for entry in archive.infolist():
                 if not entry.is_dir() and not _is_hidden(entry.filename):
-                    stamp = f"{path.resolve()}:{status.st_mtime_ns}:{entry.CRC}:{entry.file_size}"
+                    stamp = f"{of_zip}:{entry.CRC}:{entry.file_size}"
                     self._archives.setdefault(entry.filename, (archive, stamp))
         self.names = tuple(self._archives)
 
@@ -123,5 +124,4 @@ def find_tree(root: Path, folders: Sequence[str], zips: Sequence[str], markers: 
 
 
 def _is_hidden(name: str) -> bool:
-    parts = PurePosixPath(name).parts
-    return any(part.startswith(".") or part == "__MACOSX" for part in parts)
+    return any((part.startswith(".") and part != ".") or part == "__MACOSX" for part in name.split("/"))

@@ -11,6 +11,7 @@ from torch import Tensor
 from robustmetric.attacks.base import Engine
 from robustmetric.attacks.objectives import clean_proxies, nudged, shift
 from robustmetric.defences.base import require_word
+from robustmetric.errors import InputError
 from robustmetric.losses.base import MetricLoss
 from robustmetric.models.ensemble import split
 from robustmetric.types import Batch, Embed, Embeddings, Inputs, Triplets
@@ -33,6 +34,11 @@ class Adversary:
     def __post_init__(self) -> None:
         require_word(self.objective, get_args(Objective), "objective")
 
+    @property
+    def has_origin(self) -> bool:
+        """Whether clean embeddings matter to what is climbed."""
+        return self.objective != "label"
+
     def origin(self, clean: Embeddings, generator: torch.Generator | None) -> Embeddings:
         """What the embeddings are driven from; nudged where a clean start would have no gradient."""
         return nudged(clean, generator) if self.objective == "shift" else clean
@@ -41,18 +47,21 @@ class Adversary:
         self,
         embed: Embed,
         batch: Batch,
-        origin: Embeddings,
+        origin: Embeddings | None,
         losses: Sequence[MetricLoss],
         triplets: Sequence[Triplets | None],
         generator: torch.Generator | None = None,
     ) -> Inputs:
-        """The perturbed inputs; `losses` and `triplets`, one per member, matter to the training loss alone."""
-        if self.objective == "shift":
+        """The perturbed inputs; `losses` and `triplets`, one per member, matter to the training loss alone, to which
+        `origin` does not."""
+        if origin is None and self.has_origin:
+            raise InputError(f"{self.objective!r} leads away from clean embeddings; expected them, found none")
+        if self.objective == "shift" and origin is not None:
             # An ensemble's squared distance is the mean of its members', so this climbs the sum of theirs.
             return self.attack(lambda x: shift(embed(x), origin), batch.inputs, generator)
         alike = batch.labels[:, None] == batch.labels
         own = alike if self.objective == "clean_class" else torch.eye(len(batch), device=alike.device).bool()
-        origins = split(origin, len(losses))
+        origins = [] if origin is None else split(origin, len(losses))
 
         def value(x: Inputs) -> Float[Tensor, " batch"]:
             members = split(embed(x), len(losses))

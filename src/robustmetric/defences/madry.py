@@ -51,13 +51,17 @@ class Madry(Defence):
         labels = batch.labels
         climbed = self.loss if self.climbed is None else self.climbed
         with self.attacked(model) as embed, frozen(climbed):
-            with torch.no_grad():
-                clean = embed(batch.inputs)
-            triplets = self.loss.mine(clean, labels, generator)
-            origin = self.adversary.origin(clean, generator)
+            clean = origin = triplets = None
+            # A classifier's loss has nothing to choose: its clean pass would be for nobody.
+            if self.loss.mines or self.adversary.has_origin:
+                with torch.no_grad():
+                    clean = embed(batch.inputs)
+                triplets = self.loss.mine(clean, labels, generator)
+                origin = self.adversary.origin(clean, generator)
             adversarial = self.adversary(embed, batch, origin, [climbed], [triplets], generator)
         z = model(adversarial)
-        self.note_triplets(triplets, clean, z)
+        if clean is not None:
+            self.note_triplets(triplets, clean, z)
         if self.goal == "label" and not self.clean_share:
             return {"adversarial": self.loss(z, labels, triplets)}
         still = model(batch.inputs)

@@ -105,19 +105,19 @@ class Examination:
 
     def answered(self, attack: Attack, engine: Engine) -> Answered:
         """The share of right answers about each image after this attack."""
-        model, gallery, view = self.subject.model, self.subject.gallery, self.subject.view
-        return self._each(
-            lambda batch: run(attack, engine, model, batch, gallery, self.generator, rounded=False, view=view).inputs
-        )
+        model, gallery, how = self.subject.model, self.subject.gallery, self._how
+        return self._each(lambda batch: run(attack, engine, model, batch, gallery, self.generator, **how).inputs)
 
     def transferred(self, source: Surrogate, attack: Attack, engine: Engine) -> Answered:
         """The same after an attack on another model."""
-        model, gallery, view = self.subject.model, self.subject.gallery, self.subject.view
+        model, gallery, how = self.subject.model, self.subject.gallery, self._how
         return self._each(
-            lambda batch: (
-                transfer(attack, engine, source, model, batch, gallery, self.generator, rounded=False, view=view).inputs
-            )
+            lambda batch: transfer(attack, engine, source, model, batch, gallery, self.generator, **how).inputs
         )
+
+    @property
+    def _how(self) -> dict[str, Any]:
+        return {"rounded": False, "view": self.subject.view, "search": self.subject.search}
 
     def clean(self) -> Answered:
         """The same without an attack."""

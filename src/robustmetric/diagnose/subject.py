@@ -17,6 +17,7 @@ from robustmetric.attacks.vote import NeighbourMargin, SoftVote, voted_recall_at
 from robustmetric.errors import InputError
 from robustmetric.numerics.distances import chunks
 from robustmetric.perturb.pgd import View
+from robustmetric.perturb.seeking import Search
 from robustmetric.types import Batch, Embeddings, Gallery
 
 Right = Callable[[Tensor, Batch, Gallery], Tensor]
@@ -44,6 +45,8 @@ class Subject:
     chance: float
     """The score in percent of a model that knows nothing."""
     view: View = "exact"
+    search: Search = "fp32"
+    """What attacks climb in; whether the model is right is asked in fp32 (in the check of steps, as it is climbed)."""
     surrogates: Mapping[str, Surrogate] = field(default_factory=dict)
     """Other models, on which transferred perturbations are found."""
     features: nn.Module | None = None

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from robustmetric.data.base import Dataset, Split
 from robustmetric.data.protocols import Transform
-from robustmetric.errors import InputError
+from robustmetric.errors import InputError, nearest
 from robustmetric.jobs.feed import Feed
 from robustmetric.jobs.folder import fingerprint
 from robustmetric.jobs.progress import Bar
@@ -21,6 +21,7 @@ from robustmetric.jobs.workers import Workers, full_precision
 from robustmetric.models.classifier import Classifies
 from robustmetric.numerics.randomness import generator, repeatable
 from robustmetric.perturb.pgd import View, frozen
+from robustmetric.perturb.seeking import Search
 from robustmetric.types import Batch, Gallery
 
 SAMPLED = 64
@@ -50,6 +51,8 @@ class Arena:
     data_fingerprint: str
     fast: bool = False
     """Whether the model is seen in bfloat16 (on a GPU), not in fp32."""
+    search: Search = "fp32"
+    """What attacks climb in; what they reach is scored as the model is seen."""
 
     @staticmethod
     def prepare(
@@ -62,11 +65,16 @@ class Arena:
         seed: int = 0,
         batch_size: int = 128,
         fast: bool = False,
+        search: str = "fp32",
         shown: bool = False,
     ) -> "Arena":
         """Embed the gallery, with a bar if `shown`; take all queries, or `limit` of them drawn with `seed`."""
         if batch_size < 1:
             raise InputError(f"a batch of {batch_size} images cannot be attacked; expected at least 1")
+        if search not in get_args(Search):
+            raise InputError(f"search {search!r} is not known{nearest(search, get_args(Search))}")
+        if fast and search != "fp32":
+            raise InputError(f"--fast is bfloat16 throughout; expected it without --search {search}")
         queries = Feed(dataset.queries, workers.device)
         searched = None if isinstance(model, Classifies) else dataset.gallery
         items = Feed(searched, workers.device) if searched is not None else queries
@@ -93,6 +101,7 @@ class Arena:
             batch_size=batch_size,
             data_fingerprint=data_fingerprint(dataset),
             fast=fast,
+            search=cast(Search, search),
         )
 
     @cached_property
@@ -148,6 +157,8 @@ class Arena:
             "weights": fingerprint(self.model)[:16],
             "data_fingerprint": self.data_fingerprint,
         }
+        if self.search != "fp32" and self.workers.device.type == "cuda":
+            described["search"] = self.search
         return {**described, "skipped": self.skipped} if self.skipped else described
 
 

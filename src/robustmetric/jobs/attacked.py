@@ -88,7 +88,7 @@ def attack_batch(
 ) -> Outcome:
     """One trial on one batch, all of its climbs; the arena is as the attack must see it (`dressed`)."""
     rounded = batch.inputs.dim() > 2 and trial.mode == "fixed" and trial.rounded
-    model, gallery, seen = arena.model, arena.gallery, arena.seen
+    model, gallery, seen, sought = arena.model, arena.gallery, arena.seen, arena.search
     # What ends at its goal ends there as an 8-bit image.
     in_bytes = rounded and (in_turn or has_goal(trial.engine))
     engine = InBytes(trial.engine) if in_bytes else trial.engine
@@ -96,10 +96,13 @@ def attack_batch(
     def climb(attack: Attack, some: Batch) -> Outcome:
         if source is not None and isinstance(attack, Transfer):
             climbed = (attack.attack, engine, source)
-            return transfer(*climbed, model, some, gallery, randomness, rounded=rounded, view=seen)
+            return transfer(*climbed, model, some, gallery, randomness, rounded=rounded, view=seen, search=sought)
         # A climb among bytes is not that of the other mode, which is among floats.
         known = None if in_bytes else earlier
-        found = run(attack, engine, model, some, gallery, randomness, rounded=rounded, view=seen, earlier=known)
+        found = run(
+            attack, engine, model, some, gallery, randomness,
+            rounded=rounded, view=seen, search=sought, earlier=known,
+        )  # fmt: skip
         return replace(found, climb=None) if in_bytes else found
 
     outcome = run_in_turn(trial.attack, climb, batch, arena.right)

@@ -96,9 +96,13 @@ def model_name(spec: Mapping[str, Any], usual: str) -> str:
 
 
 def batch_name(spec: Mapping[str, Any]) -> list[str]:
-    """`batch40`, where a classifier was trained by another batch than the paper's: transport is within batches."""
-    batch = (spec.get("sampler") or {}).get("batch")
-    return [] if batch in (None, PAPER_BATCH) else [f"batch{batch}"]
+    """`batch40`, where a classifier was trained by another batch than the paper's: transport is within batches.
+
+    Where it is within groups of them, `batch240`, `group60`.
+    """
+    batch, group = (spec.get("sampler") or {}).get("batch"), (spec.get("defence") or {}).get("group")
+    parts = [] if batch in (None, PAPER_BATCH) else [f"batch{batch}"]
+    return parts if group in (None, batch) else [*parts, f"group{group}"]
 
 
 def _at(found: Iterable[Record], radius: float | None) -> list[Record]:
@@ -110,7 +114,10 @@ def _at(found: Iterable[Record], radius: float | None) -> list[Record]:
 
 
 def _ball(found: Sequence[Record]) -> dict[str, Any]:
-    return {"norm": found[0].settings["norm"], "radius": round(found[0].settings["radius"], 6)}
+    """Where attacks looked, and in what precision, where not in fp32 throughout."""
+    sought = next((record.settings["search"] for record in found if "search" in record.settings), None)
+    ball = {"norm": found[0].settings["norm"], "radius": round(found[0].settings["radius"], 6)}
+    return ball if sought is None else {**ball, "search": sought}
 
 
 def _interval(record: Record, score: str) -> list[float]:

@@ -7,6 +7,8 @@ UPDATE, STEP, LOOK = 3.0, 2.0, 1.0
 """Forward passes that an image costs: forward and full backward; forward and input gradient; forward alone."""
 TRIPLET, PAIR = 1.5, 1.0
 """Images of all triplets, of their positives and negatives, per image of the batch: one triplet for two images."""
+CHOICELESS = ("cross_entropy", "proxy_anchor")
+"""Losses that mine nothing: climbing them needs no look at clean embeddings."""
 ENSEMBLES = ("adp", "naive_ensemble", "eat")
 
 
@@ -22,9 +24,9 @@ def cost(defence: Mapping[str, Any]) -> float | None:
         again = kind in ("ses", "iat", "trades") or (kind == "madry" and 0 < defence.get("clean_share", 0) < 1)
         # An embedding that is only a target needs no backward pass.
         target = LOOK if kind == "madry" and defence.get("goal") == "embedding" and not again else 0.0
-        return LOOK + climb + UPDATE * (2 if again else 1) + target
+        return (LOOK if kind != "madry" or _looks(defence) else 0.0) + climb + UPDATE * (2 if again else 1) + target
     if kind == "one_step":
-        return LOOK + STEP + UPDATE
+        return (LOOK if _looks(defence) else 0.0) + STEP + UPDATE
     if kind in ("scattering", "random_target"):
         return (LOOK if kind == "scattering" else 0) + climb + UPDATE
     if kind in ("act", "rest") or (kind == "minmax" and defence.get("clean_anchor")):
@@ -41,6 +43,12 @@ def cost(defence: Mapping[str, Any]) -> float | None:
     if kind == "free_hm":
         return LOOK / defence.get("replays", 4) + UPDATE * TRIPLET
     return None
+
+
+def _looks(defence: Mapping[str, Any]) -> bool:
+    """Whether adversarial training looks at clean embeddings first, to mine triplets or to lead away from them."""
+    loss = (defence.get("loss") or {}).get("name", "triplet")
+    return loss not in CHOICELESS or defence.get("objective", "label") != "label"
 
 
 def _of_ensemble(defence: Mapping[str, Any], climb: float) -> float | None:

@@ -119,13 +119,13 @@ def subject_of(arena: Arena, masking: Masking, trial: Trial) -> Subject:
             )
         features = _features(model, batch.inputs)
         subject = classifier_subject(model, batch, model.classes, features=features, view=arena.seen)
-        return replace(subject, surrogates=sources, together=arena.batch_size)
+        return replace(subject, surrogates=sources, together=arena.batch_size, search=arena.search)
     chance = chance_of(batch.labels, arena.gallery.labels, own=arena.items is arena.queries)
     members = len(model.members) if masking.by_vote and isinstance(model, Ensemble) else 1
     subject = retrieval_subject(
         model, batch, arena.gallery, chance, members=members, view=arena.seen, surrogates=sources
     )  # fmt: skip
-    return replace(subject, together=arena.batch_size)
+    return replace(subject, together=arena.batch_size, search=arena.search)
 
 
 def _features(model: nn.Module, inputs: Inputs) -> Callable[[Tensor], Tensor] | None:

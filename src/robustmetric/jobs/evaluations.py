@@ -53,14 +53,14 @@ def gather(found: Sequence[Record], weights: str | None, radius: float | None) -
     """In fp32, of the weights that lie there: the evaluation of most queries, and what else was measured of them."""
     groups: dict[tuple[Any, ...], list[Record]] = {}
     for record in _usable(found, weights, SUITES):
-        key = (record.seed, *_shared(record, "queries", "gallery", "images"), *_of(record))
+        key = (record.seed, *_shared(record, "queries", "gallery", "images", "search"), *_of(record))
         groups.setdefault(key, []).append(record)
     tested = _fullest(group for group in groups.values() if any(record.kind == "clean" for record in group))
     aside = [r for r in _usable(found, weights, (LOCAL, TRANSFER)) if tested and _of(r) == _of(tested[0])]
-    searched: dict[tuple[int, int], list[Record]] = {}
+    searched: dict[tuple[Any, ...], list[Record]] = {}
     for record in aside:
         if str(record.settings["suite"]).startswith(LOCAL):
-            searched.setdefault((record.seed, record.count), []).append(record)
+            searched.setdefault((record.seed, record.count, record.settings.get("search")), []).append(record)
     return Evaluations(
         tested=tested,
         clustered=clustering_records(found, weights),
@@ -91,8 +91,8 @@ def _of(record: Record) -> tuple[Any, ...]:
 
 
 def _fullest(groups: Iterable[list[Record]]) -> list[Record]:
-    """The group of most queries, of those the one of most records."""
-    return max(groups, key=lambda group: (group[0].count, len(group)), default=[])
+    """The group of most queries, of those the one of most records, of those the one that was sought in fp32."""
+    return max(groups, key=lambda group: (group[0].count, len(group), "search" not in group[0].settings), default=[])
 
 
 def all_queries(record: Record) -> int | None:
@@ -126,4 +126,5 @@ def _options(own: Sequence[Record]) -> list[str]:
         *(["--queries", str(queries)] if queries != all_queries(record) else []),
         *(["--seed", str(record.seed)] if record.seed else []),
         *(["--batch", str(batch)] if batch != BATCH else []),
+        *(["--search", str(record.settings["search"])] if "search" in record.settings else []),
     ]

@@ -26,9 +26,15 @@ def sweep(
     out: Path | None = None,
     *,
     suite: str | None = None,
+    queries: int | None = None,
+    batch_size: int = 128,
+    search: str = "fp32",
     hardware: Hardware = Hardware(),  # noqa: B008  # frozen
 ) -> Path:
-    """Train the product of all values; returns the table. What is finished is not run again, what was begun goes on."""
+    """Train the product of all values; returns the table. What is finished is not run again, what was begun goes on.
+
+    `queries`, `batch_size` and `search` are those of `evaluate`, by `suite`.
+    """
     _, where = assemble.resolve(name, [])
     home = out or Path("runs") / f"sweep-{assemble.title(where)}"
     runs = {RunFolder(home / one.name): one for one in combinations(assignments)}
@@ -43,7 +49,8 @@ def sweep(
         if not before:
             train(name, one.overrides, folder.path, resume=folder.recipe.is_file(), hardware=hardware)
         if suite is not None:
-            evaluate(str(folder.path), suite, hardware=hardware)
+            path = str(folder.path)
+            evaluate(path, suite, queries=queries, batch_size=batch_size, search=search, hardware=hardware)
         found = scores(folder.path)
         table.append({"run": one.name, **one.values, **found})
         write_table(home / TABLE, table)

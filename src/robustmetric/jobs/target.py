@@ -66,6 +66,7 @@ def evaluate(
     seed: int = 0,
     batch_size: int = 128,
     fast: bool = False,
+    search: str = "fp32",
     skip_unreadable: bool = False,
     surrogate: str | None = None,
     kmeans: str | None = None,
@@ -89,7 +90,7 @@ def evaluate(
     finished = target.folder.finished()
     arena = Arena.prepare(
         target.model, target.dataset, target.view, workers,
-        limit=queries, seed=seed, batch_size=batch_size, fast=fast, shown=lead,
+        limit=queries, seed=seed, batch_size=batch_size, fast=fast, search=search, shown=lead,
     )  # fmt: skip
     settings = {"data": target.dataset.name}
     if lead:

@@ -13,6 +13,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
 from robustmetric.errors import InputError
+from robustmetric.numerics.precision import products
 
 
 @dataclass(frozen=True)
@@ -115,16 +116,8 @@ def describe(device: torch.device, ranks: int = 1) -> str:
 @contextmanager
 def full_precision() -> Iterator[None]:
     """fp32 as it stands: convolutions and products without TF32, which would change an attack's outcome."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    try:
-        cudnn = torch.backends.cudnn
-        # `flags` would otherwise switch cuDNN itself off, and forget the other settings.
-        kept = {"enabled": cudnn.enabled, "benchmark": cudnn.benchmark, "deterministic": cudnn.deterministic}
-        with cudnn.flags(**kept, allow_tf32=False):
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+    with products(tf32=False):
+        yield
 
 
 @contextmanager

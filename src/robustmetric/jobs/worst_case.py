@@ -171,7 +171,17 @@ class WorstCase:
         right = 100 * self._left(place, labels).float()
         first = parts[0][1]
         keys = "\n".join(record.key for _, record, _ in parts)
-        described = ("queries", "images", "gallery", "view", "batch", "precision", "weights", "data_fingerprint")
+        described = (
+            "queries",
+            "images",
+            "gallery",
+            "view",
+            "batch",
+            "precision",
+            "search",
+            "weights",
+            "data_fingerprint",
+        )
         record = replace(
             first,
             kind=KIND,

@@ -16,6 +16,11 @@ class MetricLoss(nn.Module, ABC):
         """The triplets this loss would use, for a defence that perturbs them first; None if it uses none."""
         return None
 
+    @property
+    def mines(self) -> bool:
+        """Whether it has a choice of its own: others need no clean embeddings before an attack."""
+        return type(self).mine is not MetricLoss.mine
+
     @abstractmethod
     def forward(
         self,

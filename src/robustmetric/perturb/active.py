@@ -7,7 +7,7 @@ an item ranked first) have such rows; most others never do.
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,6 +20,9 @@ from robustmetric.types import Inputs
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
 """Batch sizes, as shares of the first: few, since compiling or tuning kernels for a new size costs seconds."""
+
+FINER = (1 / 16, 1 / 8, *SHARES)
+"""The same for searches of thousands of steps, which a few rows often outlast by far."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,11 @@ class Rowwise:
         return (torch.arange(self.width, device=rows.device)[:, None] * count + rows).flatten()
 
 
+def size_for(left: int, count: int, shares: Sequence[float]) -> int:
+    """The smallest batch, of these shares of `count` rows, that holds those left."""
+    return next(size for share in shares if (size := math.ceil(share * count)) >= left)
+
+
 def climb_active(
     value: Rowwise, start: Inputs, clean: Inputs, steps: int, ascent_of: Callable[[Inputs], Ascent]
 ) -> Inputs:
@@ -60,7 +68,7 @@ def climb_active(
         left = tally.left(moving)
         if left == 0:
             break
-        size = next(size for share in SHARES if (size := math.ceil(share * count)) >= left)
+        size = size_for(left, count, SHARES)
         if size < len(rows):
             whole = whole.index_copy(0, value.inputs_of(rows, count), x)
             # Those that move come first; the order is found on the device, only its length is known here.

@@ -19,6 +19,19 @@ class Engine(Protocol):
     def __call__(self, value: Value, clean: Inputs, generator: torch.Generator | None = None) -> Inputs: ...
 
 
+@runtime_checkable
+class Aimed(Protocol):
+    """An engine that may stop at a goal."""
+
+    @property
+    def goal(self) -> float | None: ...
+
+
+def goal_of(engine: Engine) -> float | None:
+    """The value at which an engine is done with a row; None where it has none."""
+    return engine.goal if isinstance(engine, Aimed) else None
+
+
 def in_ball(engine: Engine, ball: Ball) -> Engine:
     """The same engine in another ball; a step size is scaled with the radius, so that the effort is the same."""
     settings = cast(Any, engine)

@@ -183,7 +183,7 @@ def fast_view(
     return views[options]
 
 
-def folded_view(model: nn.Module) -> FastView | None:
+def folded_view(model: nn.Module, *, channels_last: bool = False) -> FastView | None:
     """The model in fp32 with batch norm folded away; None where there is none that can be."""
     if model not in _unfoldable:
         # Measured: without depthwise convolutions (MobileNets have them) fp32 prefers the usual memory format.
@@ -191,7 +191,7 @@ def folded_view(model: nn.Module) -> FastView | None:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the model itself will do
-                view = fast_view(model, dtype=torch.float32, channels_last=depthwise)
+                view = fast_view(model, dtype=torch.float32, channels_last=channels_last or depthwise)
             if view.folded:
                 return view
         except torch.OutOfMemoryError:

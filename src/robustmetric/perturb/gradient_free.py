@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from robustmetric.errors import InputError
-from robustmetric.perturb.active import SHARES, Rowwise, Tally
+from robustmetric.perturb.active import FINER, Rowwise, Tally, size_for
 from robustmetric.perturb.ball import Ball
 from robustmetric.perturb.gradient import evaluate
 from robustmetric.perturb.search import kept, per_input
@@ -144,7 +144,7 @@ class Square:
             left = tally.left(searching)
             if left == 0:
                 break
-            size = next(size for share in SHARES if (size := math.ceil(share * len(whole_height))) >= left)
+            size = size_for(left, len(whole_height), FINER)
             if size < len(rows) and isinstance(value, Rowwise):
                 whole, whole_height = _put(value, rows, whole, x), whole_height.index_copy(0, rows, height)
                 rows = rows[searching.argsort(descending=True, stable=True)[:size]]

@@ -1,6 +1,5 @@
 """What engines keep while they look: the best point of each row, and the rows that have yet to reach their goal."""
 
-import math
 from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
@@ -9,7 +8,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from robustmetric.perturb.active import SHARES, Rowwise, Tally
+from robustmetric.perturb.active import FINER, Rowwise, Tally, size_for
 from robustmetric.types import Inputs, Value
 
 State = TypeVar("State")
@@ -49,7 +48,7 @@ class Search:
         left = self._tally.left(searching)
         self.over = left == 0
         count = len(self._whole[1])
-        size = next(size for share in SHARES if (size := math.ceil(share * count)) >= left)
+        size = size_for(left, count, FINER)
         if self.over or size >= len(searching) or not isinstance(self._all, Rowwise):
             return state
         self._whole = self.result()

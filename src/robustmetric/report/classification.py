@@ -1,6 +1,7 @@
 """Rows of classifiers side by side, as Markdown: the authors' protocol, what every attack leaves, and transfer."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from robustmetric.report import masking_flag
 from robustmetric.report.ledger import Row
@@ -17,17 +18,22 @@ def classification_tables(data: str, rows: Sequence[Row]) -> list[str]:
     groups: dict[tuple[str, str, str], list[Row]] = {}
     moved: dict[tuple[str, str, str], list[Row]] = {}
     for row in filter(_is_of_classifier, rows):
-        radius = row.get("classification", {}).get("radius")
-        at = "not attacked" if radius is None else show_radius(radius)
+        at = _where(row["classification"]) if "classification" in row else "not attacked"
         groups.setdefault((row["protocol"], row["model"], at), []).append(row)
         if "transfer" in row:
-            at = f"{show_radius(row['transfer']['radius'])}, transfer"
+            at = f"{_where(row['transfer'])}, transfer"
             moved.setdefault((row["protocol"], row["model"], at), []).append(row)
     made = [(key, _table(group)) for key, group in groups.items()]
     made += [(key, _transfer_table(group)) for key, group in moved.items()]
     return [
         f"### {data}, classifiers, protocol {protocol}, {model}, {at}\n\n{text}" for (protocol, model, at), text in made
     ]
+
+
+def _where(block: Mapping[str, Any]) -> str:
+    """The radius, and the precision that attacks searched in where it is not fp32: such rows are compared apart."""
+    sought = f", sought in {block['search']}" if "search" in block else ""
+    return f"{show_radius(block['radius'])}{sought}"
 
 
 def without_classifiers(rows: Iterable[Row]) -> list[Row]:

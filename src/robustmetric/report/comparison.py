@@ -11,6 +11,7 @@ from robustmetric.report import clustering_rows, masking_flag
 from robustmetric.report.classification import classification_tables, without_classifiers
 from robustmetric.report.ledger import LARGE, PROTOCOLS, Row, label, published, read_rows, steps
 from robustmetric.report.scores import DASH, show
+from robustmetric.report.smoothing import smoothing_tables
 
 MODELS = {"resnet18": "ResNet-18", "mobilenet_v2": "MobileNetV2", "convnet": "C2F2"}
 NOT_MEASURED, NO_DATA = "not measured", "not measured: no data"
@@ -40,7 +41,7 @@ def comparison(folder: Path) -> str:
     if missing:
         parts.append(f"### {data}, not measured\n\n{_table(missing, {}, '', NOT_MEASURED if every else NO_DATA)}")
     parts += [text] if (text := clustering_rows.table(data, clustered)) else []
-    parts += classification_tables(data, every)
+    parts += [*classification_tables(data, every), *smoothing_tables(data, every)]
     return "\n\n".join(parts) or f"No row of {data!r} is published or measured."
 
 

@@ -1,0 +1,52 @@
+"""Seek in TF32, judge in fp32: what an engine climbs may be rounded, what it is credited with may not.
+
+TF32 has the range of fp32, sums in fp32, and ten bits of each factor: gradients do not vanish in it as they may in
+bfloat16, and on a GPU that has it convolutions are several times as fast.
+"""
+
+from typing import Literal
+
+import torch
+from torch import nn
+
+from robustmetric.numerics.precision import products
+from robustmetric.perturb.active import Rowwise
+from robustmetric.perturb.engine import Engine, goal_of
+from robustmetric.perturb.fast import folded_view
+from robustmetric.perturb.gradient import evaluate
+from robustmetric.types import Embed, Inputs
+
+Search = Literal["fp32", "tf32"]
+"""What engines climb in; scores are of fp32 either way."""
+
+
+def quick_view(model: nn.Module, embed: Embed, search: Search) -> Embed | None:
+    """The model to climb on where it is another than the one that scores, `embed`; None: the same."""
+    if search == "fp32":
+        return None
+    # The units that multiply in TF32 want channels last; a model that cannot be copied is climbed on as it is.
+    return folded_view(model, channels_last=True) or embed
+
+
+def seek(
+    engine: Engine, exact: Rowwise, quick: Rowwise | None, clean: Inputs, generator: torch.Generator | None
+) -> Inputs:
+    """The engine's inputs, found by the `quick` value in TF32 where there is one.
+
+    An engine that stops at its goal stops just beyond it: rows that have won by the quick value and not by the exact
+    one are sought again by the exact one.
+    """
+    if quick is None:
+        return engine(exact, clean, generator)
+    goal = goal_of(engine)
+    with products(tf32=True):
+        found = engine(quick, clean, generator)
+        if goal is None:
+            return found
+        claimed = evaluate(quick, found) >= goal
+    # One host synchronisation per climb.
+    rows = (claimed & ~(evaluate(exact, found) >= goal)).nonzero()[:, 0]
+    if not len(rows):
+        return found
+    places = exact.inputs_of(rows, len(claimed))
+    return found.index_copy(0, places, engine(exact.some(rows), clean[places], generator))

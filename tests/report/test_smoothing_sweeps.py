@@ -1,0 +1,125 @@
+"""The rebuttal's sweeps from rows of the ledger: PGD-100 beside AutoAttack, by smoothing and by images matched."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commands import Command
+from robustmetric.report.comparison import comparison
+from robustmetric.report.ledger import faults
+from robustmetric.report.scores import DASH
+from robustmetric.report.smoothing import smoothing_tables
+
+
+def row(
+    kind: str, smoothing: str = "", pgd: float = 60.0, auto: float | None = 30.0, *, parts: str = "", seed: int = 0,
+    lowest: float | None = None, **block: Any,
+) -> dict[str, Any]:  # fmt: skip
+    defence = kind + (f"_smoothing{smoothing}" if smoothing else "")
+    eta = {"scattering": "-eta1", "madry": "-eta7"}.get(kind, "")
+    name = f"cifar10-wide_resnet16_4-{defence}{eta}{parts}-short-seed{seed}"
+    accuracy = {"PGD-100": pgd} | ({} if auto is None else {"AutoAttack": auto})
+    extra = {} if lowest is None else {"lowest run": {"PGD-100": lowest}}
+    return {
+        "id": name, "data": "cifar10", "model": "wide_resnet16_4", "defence": defence, "recipe": "r", "command": "c",
+        "commit": "abc", "hardware": "h", "protocol": "short", "seed": seed, "queries": 1000,
+        "clean": {"accuracy": 85.0},
+        "classification": {"norm": "linf", "radius": 0.031373, "accuracy": accuracy, **extra, **block},
+    }  # fmt: skip
+
+
+SWEPT = [
+    row("scattering", "", 35.0, 33.0), row("scattering", "0_5", 64.0, 34.0), row("scattering", "0_8", 70.0, 31.0),
+    row("madry", "", 44.0, 40.0), row("madry", "0_5", 46.0, 41.0),
+]  # fmt: skip
+
+
+def cells(table: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line[:1] == "|"]
+
+
+def test_rows_of_these_tests_are_rows_of_the_ledger() -> None:
+    assert [faults(one) for one in SWEPT] == [[]] * len(SWEPT)
+
+
+def test_smoothing_has_a_line_a_value_with_ours_and_what_was_published_apart() -> None:
+    (table,) = smoothing_tables("cifar10", SWEPT)
+    assert table.startswith("### cifar10, label smoothing, protocol short, wide_resnet16_4, batches of 60\n")
+    head, _, *lines = cells(table)
+    assert head == [
+        "smoothing", "FS: PGD-100", "FS: AutoAttack", "Madry: PGD-100", "Madry: AutoAttack",
+        "published (WRN-28-10), FS: PGD-100", "published (WRN-28-10), Madry: PGD-100",
+    ]  # fmt: skip
+    # The last two columns are those of the rebuttal.
+    assert lines == [
+        ["0", "35.0", "33.0", "44.0", "40.0", "35.3", "44.8"],
+        ["0.5", "64.0", "34.0", "46.0", "41.0", "68.4", "46.1"],
+        ["0.8", "70.0", "31.0", DASH, DASH, "69.7", "47.4"],
+    ]
+
+
+def test_seeds_are_averaged_and_of_several_runs_the_lowest_counts() -> None:
+    more = [row("scattering", "0_5", 50.0, 36.0, seed=1), row("madry", "0_1", 40.0, None, lowest=47.0)]
+    _, _, *lines = cells(smoothing_tables("cifar10", [*SWEPT, *more])[0])
+    assert [line[:5] for line in lines if line[0] in ("0.1", "0.5")] == [
+        ["0.1", DASH, DASH, "47.0", DASH], ["0.5", "57.0", "35.0", "46.0", "41.0"],
+    ]  # fmt: skip
+
+
+def test_only_rows_that_differ_in_smoothing_alone_share_a_table() -> None:
+    fast = [row("scattering", word, parts="-batch240-group60") for word in ("", "0_5")]
+    fast += [row("madry", "", parts="-batch240"), row("scattering", "", parts="-batch240", pgd=1.0)]
+    others = [row("scattering_ipot", "0_5"), row("one_step", "0_5"), row("madry", "0_2", search="tf32")]
+    other_steps = {**row("madry", "0_3"), "id": "cifar10-wide_resnet16_4-madry_smoothing0_3-eta10-short-seed0"}
+    tables = smoothing_tables("cifar10", [*SWEPT, *fast, *others, other_steps])
+    assert [table.partition("\n")[0].rpartition(", ")[2] for table in tables] == ["batches of 60", "batches of 240"]
+    assert [line[0] for line in cells(tables[0])[2:]] == ["0", "0.5", "0.8"]
+    # Without groups, 240 images are matched at once: not the paper's transport, and no point of this sweep.
+    assert [line[:2] for line in cells(tables[1])[2:]] == [["0", "60.0"], ["0.5", "60.0"]]
+
+
+def test_batch_sizes_have_a_table_by_how_many_images_are_matched() -> None:
+    rows = [row("scattering", "0_5", 58.0, 30.0, parts="-batch240-group40"), row("scattering", "0_5", 64.0, 34.0),
+            row("scattering", "0_5", 65.0, 33.0, parts="-batch80")]  # fmt: skip
+    (table,) = smoothing_tables("cifar10", rows)
+    assert "images matched together" in table
+    assert cells(table)[0] == ["images", "FS: PGD-100", "FS: AutoAttack", "published (WRN-28-10), FS: PGD-100"]
+    assert cells(table)[2:] == [
+        ["40", "58.0", "30.0", "58.7"], ["60", "64.0", "34.0", "68.4"], ["80", "65.0", "33.0", "68.4"],
+    ]  # fmt: skip
+
+
+def write(folder: Path, rows: list[dict[str, Any]]) -> Path:
+    folder.mkdir()
+    for one in rows:
+        (folder / f"{one['id']}.json").write_text(json.dumps(one))
+    return folder
+
+
+def test_one_command_prints_the_tables_and_draws_the_figure(tmp_path: Path, command: Command) -> None:
+    folder, figure = write(tmp_path / "cifar10", SWEPT), tmp_path / "made" / "smoothing.svg"
+    found = command("ledger", "--table", folder, "--figure", figure)
+    assert found.code == 0 and "label smoothing, protocol short" in found.out and comparison(folder) in found.out
+    drawn = figure.read_text()
+    for words in ("FS, PGD-100", "FS, AutoAttack", "Madry, PGD-100", "Madry, AutoAttack", "label smoothing"):
+        assert f">{words}<" in drawn
+    again = tmp_path / "again.svg"
+    assert command("ledger", "--table", folder, "--figure", again).code == 0
+    assert again.read_text() == drawn, "the same rows make the same bytes"
+
+
+@pytest.mark.parametrize(
+    ("rows", "name", "message"),
+    [
+        (SWEPT[:1], "a.svg", "no two rows differ in label smoothing alone"),
+        (SWEPT, "a.song", "a.song names no kind of picture; expected a file such as smoothing.svg"),
+    ],
+)
+def test_a_figure_that_cannot_be_drawn_says_why(
+    rows: list[dict[str, Any]], name: str, message: str, tmp_path: Path, command: Command
+) -> None:
+    folder = write(tmp_path / "cifar10", rows)
+    assert message in command("ledger", "--table", folder, "--figure", tmp_path / name).error
+    assert "expected --table results/<data> with it" in command("ledger", "--figure", tmp_path / name).error
