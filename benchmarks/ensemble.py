@@ -11,7 +11,7 @@ training job does, data loading left out. `ratio` is the literal time over the s
 view, `work` the same of their fe. Climbs are all in which the ways differ, so the ratio is below that of the work where
 an attack is fast and the update is not: `alike` is the time that is spent in both, the update for the most part. With
 `--compile-update` it is compiled where the view is, each member's images filled up to one size: as `train --fast` does,
-with `--views compiled --precisions bf16-mixed`. Exit code 1 where a ratio is below 1.7, on an H200 at the default sizes.
+with `--views compiled --precisions bf16-mixed`. Exit code 1 where a ratio is below 1.7 (an H200, the default sizes).
 """
 
 import argparse
