@@ -84,6 +84,30 @@ def training(runs: Sequence[Run], name: str) -> Markup | None:
     return to_svg(figure, name, f"training loss by epoch for {', '.join(shown)}")
 
 
+def validated(runs: Sequence[Run]) -> list[Run]:
+    """The runs of which clean R@1 was measured more than once while they trained."""
+    return [run for run in runs if len(_recalls(run)) > 1]
+
+
+def validation(runs: Sequence[Run], name: str) -> Markup | None:
+    """Clean R@1 of the test set by epoch, one line per run; None where no run was measured more than once."""
+    shown = validated(runs)
+    if not shown:
+        return None
+    figure, axes = new_axes("epoch", "R@1 in percent, clean")
+    for run in shown:
+        by_epoch = _recalls(run)
+        draw(axes, Series(runs.index(run), tuple(by_epoch), tuple(by_epoch.values())))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_ylim(bottom=0)
+    return to_svg(figure, name, f"clean R@1 by epoch for {', '.join(run.label for run in shown)}")
+
+
+def _recalls(run: Run) -> dict[float, float]:
+    found = {float(r.settings["epoch"]): r.scores["R@1"] for r in run.of_kind("validation") if "R@1" in r.scores}
+    return dict(sorted(found.items()))
+
+
 def _curve(summary: Summary, columns: Sequence[Column], run: str, style: int) -> Series:
     cells = summary.rows[run]
     clean = Column("R@1")
