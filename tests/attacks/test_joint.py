@@ -239,6 +239,25 @@ def test_values_alone_move_a_whole_set_too(ensemble: Ensemble, batch: Batch) -> 
     assert ((found.inputs - batch.inputs).abs() <= RADIUS + 1e-6).all()
 
 
+def test_a_search_ends_for_images_whose_members_are_all_fooled(ensemble: Ensemble, batch: Batch) -> None:
+    images, found = {}, {}
+    for goal in (None, 1e4):  # as far as it goes, and one that nothing reaches
+        engine, passed = Square(Ball(0.5), queries=100, goal=goal), list[int]()
+        hook = ensemble.register_forward_hook(lambda module, given, z, passed=passed: passed.append(len(z)))
+        generator = torch.Generator().manual_seed(0)
+        found[goal] = move_all(WholeSet(NeighbourMargin()), engine, ensemble, batch, generator, members=3, chunk=100)
+        hook.remove()
+        images[goal] = sum(passed)
+    assert images[1e4] > 30_000 > 20_000 > images[None]
+    attack = NeighbourMargin(members=3)
+    rows, still = Batch(batch.inputs, batch.labels, torch.arange(300)), Gallery(found[None].clean, batch.labels)
+    aims = attack.choose(still.embeddings, rows, still, None)
+    alone, whole = (attack.value(found[goal].embeddings, aims, still) for goal in (None, 1e4))
+    # Rounded to bytes, a value may fall; but as many images are wholly fooled, and none beyond what is asked for.
+    fooled = [float((values >= attack.ceiling).float().mean()) for values in (alone, whole)]
+    assert fooled[0] > 0.5 and fooled[0] == pytest.approx(fooled[1], abs=0.05)
+
+
 def test_transferred_from_the_target_itself_it_is_the_white_box_attack(ensemble: Ensemble, batch: Batch) -> None:
     whole = WholeSet(NeighbourMargin())
     white = move_all(whole, ENGINE, ensemble, batch, seeded(), members=3)

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 
 from robustmetric.attacks.base import Attack, Engine, Outcome, Scores, Targets, joined, run
 from robustmetric.attacks.modes import mode_of
-from robustmetric.attacks.vote import climbs_of, damage, for_members
+from robustmetric.attacks.vote import Capped, climbs_of, damage, for_members
 from robustmetric.errors import InputError, nearest
 from robustmetric.metrics.voting import VOTES, Reading, clusters_by_reading, recall_by_reading
 from robustmetric.numerics.distances import chunks
 from robustmetric.numerics.randomness import generator as seeded
+from robustmetric.perturb.gradient_free import Square
 from robustmetric.perturb.pgd import PGD, View, frozen, value_and_gradient
 from robustmetric.types import Batch, Embed, Embeddings, Gallery, Inputs, Value
 
@@ -201,9 +202,8 @@ def _worst(attack: Attack, scene: Scene, rows: slice, seed: int) -> Outcome:
 
     def climb(way: Attack, turn: int) -> tuple[Outcome, Float[Tensor, " batch"]]:
         randomness = seeded(batch.inputs.device, seed, rows.start, turn)
-        outcome = run(
-            way, scene.engine, scene.model, batch, scene.still, randomness, rounded=scene.rounded, view=scene.view
-        )
+        engine = _until(scene.engine, way)
+        outcome = run(way, engine, scene.model, batch, scene.still, randomness, rounded=scene.rounded, view=scene.view)
         return outcome, damage(outcome.embeddings, batch, scene.still, scene.members)
 
     first, *others = climbs_of(attack)
@@ -216,6 +216,13 @@ def _worst(attack: Attack, scene: Scene, rows: slice, seed: int) -> Outcome:
         worst = Outcome(inputs, torch.where(wins[:, None], other.embeddings, worst.embeddings), worst.scores)
         harm = torch.where(wins, other_harm, harm)
     return Outcome(worst.inputs, worst.embeddings, {"damage": harm})
+
+
+def _until(engine: Engine, attack: Attack) -> Engine:
+    """A search that also ends for rows whose value cannot rise any more, where the attack knows such a value."""
+    if isinstance(engine, Square) and engine.goal is None and isinstance(attack, Capped):
+        return replace(engine, goal=attack.ceiling)
+    return engine
 
 
 def _climb_together(attack: Attack, scene: Scene, embed: Embed, seed: tuple[int, int], refresh: int) -> Inputs:
