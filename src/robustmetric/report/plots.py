@@ -107,7 +107,7 @@ class Validation:
 
 def validations(runs: Sequence[Run], name: str) -> list[Validation]:
     """A plot for each score that some run measured more than once while it trained."""
-    made = []
+    made: list[Validation] = []
     for score, (title, caption) in VALIDATED.items():
         lines = [line for style, run in enumerate(runs) if (line := _validated(run, style, score)) is not None]
         if lines:
