@@ -104,6 +104,7 @@ METHODS = {
     "at_literal": Method(
         "Adversarial training with F(x) in the label's place",
         AT.replace("objective: shift", "objective: shift, goal: embedding"), "25",
+        extra="validate_every: 1\non_collapse: continue\n",
     ),
     "at_long": Method("Adversarial training for as many forwards as EAT", AT, "24", extra="epochs: 188\n"),
 }  # fmt: skip

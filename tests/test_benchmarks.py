@@ -332,6 +332,24 @@ def test_the_work_of_an_ensemble_step_is_what_passes_through_its_members(shared:
     assert sum(one.fe for one in passes) == benchmark.work(3, 6, 2, shared)
 
 
+def test_the_time_that_both_ways_of_an_ensemble_step_spend_by_hand(script: Script) -> None:
+    # Climbs of 300 ms once or, of three members, twice; and 200 ms for the rest.
+    assert script("ensemble").alike(800, 500, members=3) == 200
+    # Of five members once or four times.
+    assert script("ensemble").alike(1400, 500, members=5) == 200
+    assert script("ensemble").alike(500, 500, members=2) == 500
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_an_ensemble_step_has_its_members_compiled_where_it_is_asked_for(compiled: bool, script: Script) -> None:
+    benchmark = script("ensemble")
+    options = benchmark.parse([*TINY, "--batch", "6"])
+    batch = benchmark.images(options)
+    model = benchmark.ensemble(options, batch.inputs)
+    benchmark.step(model, batch, 2, True, "32-true", "exact", compiled)
+    assert all((member._compiled_call_impl is not None) == compiled for member in model.members)
+
+
 def test_an_ensemble_step_that_gains_too_little_is_named(script: Script) -> None:
     rows = {"a": {"shared": {"ratio": 1.75}}, "b": {"shared": {"ratio": 1.5}}}
     (line,) = script("ensemble").shortfalls(rows)

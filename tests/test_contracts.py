@@ -628,6 +628,7 @@ NOT_SCORES = {
     "robust_curve": "a curve",
     "area_under_error": "a mean over radii",
     "bootstrap": "an interval",
+    "bootstrap_each": "intervals",
 }
 
 

@@ -266,7 +266,9 @@ def test_the_table_keeps_published_and_ours_apart(tmp_path: Path) -> None:
     assert "| `act` | 8 |" not in lines and "| `hm_r_s` | 8 | collapsed |" in lines
     unmeasured = [line for line in lines.splitlines() if line.startswith("| `")]
     assert len(unmeasured) == 72 and all("| not measured |" in line for line in unmeasured)
-    assert "| `eat-r8` | 56.9 / 19.3 / 52.8 / 80.5 | 38.0 / 4.8 / 24.0 / 47.5 | not measured |" in clustering
+    assert "| published (CUB-200-2010): clean | PGD-10 | ours: clean |" in clustering, "ours are of the release of 2011"
+    clean, attacked = "56.9 / 19.3 / 52.8 / 62.3 / 71.3 / 80.5", "38.0 / 4.8 / 24.0 / 30.4 / 37.6 / 47.5"
+    assert f"| `eat-r8` | {clean} | {attacked} | not measured |" in clustering
 
 
 def test_names_and_costs_of_defences() -> None:

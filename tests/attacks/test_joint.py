@@ -1,11 +1,13 @@
 """A whole set moved: alone or together, in its ball, judged as a set, and stronger together."""
 
+from typing import Any
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from robustmetric.attacks.base import Attack
-from robustmetric.attacks.centroid import Centroid, PairSimilarity
+from robustmetric.attacks.base import Attack, Targets
+from robustmetric.attacks.centroid import Centroid, PairSimilarity, Wrong
 from robustmetric.attacks.embedding_shift import EmbeddingShift
 from robustmetric.attacks.joint import Moved, WholeSet, judge, move_all, transfer_all
 from robustmetric.attacks.soft_kmeans import SoftKMeans
@@ -129,15 +131,48 @@ def test_radius_zero_moves_nothing(bank: str, model: Encoder, batch: Batch) -> N
     torch.testing.assert_close(found.embeddings, found.clean)
 
 
-def test_chunks_change_nothing_of_a_joint_climb_without_random_start(model: Encoder, batch: Batch) -> None:
+@pytest.mark.parametrize("target", ["derangement", "random", "nearest"])
+def test_chunks_change_nothing_of_a_joint_climb_without_random_start(
+    target: Wrong, model: Encoder, batch: Batch
+) -> None:
     engine = PGD(Ball(RADIUS), steps=2, step_size=RADIUS / 2, random_start=False)
-    whole = WholeSet(Centroid(), bank="moving")
+    whole = WholeSet(Centroid(target), bank="moving")
     found = [
         move_all(whole, engine, model, batch, torch.Generator().manual_seed(0), chunk=chunk, rounded=False).inputs
         for chunk in (300, 64)
     ]
     # All aim at what the whole bank is before the step: where a chunk ends plays no part, but for rounding.
     assert (found[0] - found[1]).abs().gt(1e-5).float().mean() < 0.01
+
+
+def test_the_bank_is_looked_at_once_a_step_whatever_the_chunks(
+    model: Encoder, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    choose = SoftKMeans.choose
+
+    def counted(self: SoftKMeans, clean: Tensor, *rest: Any) -> Targets:
+        seen.append(len(clean))
+        return choose(self, clean, *rest)
+
+    monkeypatch.setattr(SoftKMeans, "choose", counted)
+    engine = PGD(Ball(RADIUS), steps=3, step_size=RADIUS / 2)
+    whole = WholeSet(SoftKMeans(), bank="moving")
+    move_all(whole, engine, model, batch, torch.Generator().manual_seed(0), chunk=64)
+    assert seen == [64, 300, 300, 300]  # the first is of the check for a slope
+
+
+def test_known_clean_embeddings_are_not_asked_for_again(model: Encoder, batch: Batch) -> None:
+    alone = move_all(WholeSet(EmbeddingShift()), ENGINE, model, batch, torch.Generator().manual_seed(0))
+    images: list[int] = []
+    hook = model.register_forward_hook(lambda module, given, z: images.append(len(z)))
+    told = move_all(
+        WholeSet(EmbeddingShift()), ENGINE, model, batch, torch.Generator().manual_seed(0), clean=alone.clean
+    )
+    hook.remove()
+    assert torch.equal(told.inputs, alone.inputs) and told.judged == alone.judged
+    # The climb embeds each image clean (what A1 leaves), ten times, and at the end; 128 tell whether there is a slope.
+    assert sum(images) == 300 * 12 + 128
 
 
 def test_restarts_are_kept_by_the_metric_of_the_whole_set(model: Encoder, batch: Batch) -> None:
@@ -202,6 +237,25 @@ def test_values_alone_move_a_whole_set_too(ensemble: Ensemble, batch: Batch) -> 
     )
     assert scores(found, batch, 3)[0] < judge(found.clean, batch.labels, 3, "R@1")
     assert ((found.inputs - batch.inputs).abs() <= RADIUS + 1e-6).all()
+
+
+def test_a_search_ends_for_images_whose_members_are_all_fooled(ensemble: Ensemble, batch: Batch) -> None:
+    images, found = {}, {}
+    for goal in (None, 1e4):  # as far as it goes, and one that nothing reaches
+        engine, passed = Square(Ball(0.5), queries=100, goal=goal), list[int]()
+        hook = ensemble.register_forward_hook(lambda module, given, z, passed=passed: passed.append(len(z)))
+        generator = torch.Generator().manual_seed(0)
+        found[goal] = move_all(WholeSet(NeighbourMargin()), engine, ensemble, batch, generator, members=3, chunk=100)
+        hook.remove()
+        images[goal] = sum(passed)
+    assert images[1e4] > 30_000 > 20_000 > images[None]
+    attack = NeighbourMargin(members=3)
+    rows, still = Batch(batch.inputs, batch.labels, torch.arange(300)), Gallery(found[None].clean, batch.labels)
+    aims = attack.choose(still.embeddings, rows, still, None)
+    alone, whole = (attack.value(found[goal].embeddings, aims, still) for goal in (None, 1e4))
+    # Rounded to bytes, a value may fall; but as many images are wholly fooled, and none beyond what is asked for.
+    fooled = [float((values >= attack.ceiling).float().mean()) for values in (alone, whole)]
+    assert fooled[0] > 0.5 and fooled[0] == pytest.approx(fooled[1], abs=0.05)
 
 
 def test_transferred_from_the_target_itself_it_is_the_white_box_attack(ensemble: Ensemble, batch: Batch) -> None:

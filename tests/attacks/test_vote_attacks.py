@@ -45,18 +45,26 @@ def test_similarities_are_the_members_cosines_without_the_query_itself() -> None
 def test_soft_vote_by_hand() -> None:
     # Query at 0 degrees: class 0 has max(cos 0, cos 120) = 1, class 1 has cos 60 = 1/2; at temperature 1/2, 2 and 1.
     similarity = similarities(at(0), BOOK, torch.tensor([-1]), members=1)
-    found = log_soft_vote(similarity / 0.5, BOOK.labels, torch.tensor([0]), LEAST / 0.5)
+    found = log_soft_vote(similarity / 0.5, BOOK.labels, torch.tensor([0]), torch.full((1, 2), LEAST / 0.5))
     assert float(found.exp()) == pytest.approx(math.e**2 / (math.e**2 + math.e))
     # The mean of two members' shares, not of their logarithms: 3/4 and 1/4.
     share = torch.tensor([[[math.log(3), 0.0]], [[0.0, math.log(3)]]])
-    assert float(log_soft_vote(share, torch.tensor([0, 1]), torch.tensor([0]), -99.0).exp()) == pytest.approx(0.5)
+    floor = torch.full((1, 2), -99.0)
+    assert float(log_soft_vote(share, torch.tensor([0, 1]), torch.tensor([0]), floor).exp()) == pytest.approx(0.5)
 
 
 def test_a_class_without_items_is_as_far_as_can_be() -> None:
     similarity = torch.tensor([[[0.2]]])
     # Softmax of (0.2, -1): the query's own class 1 has no item.
     expected = math.exp(-1) / (math.exp(0.2) + math.exp(-1))
-    assert float(log_soft_vote(similarity, torch.tensor([0]), torch.tensor([1])).exp()) == pytest.approx(expected)
+    floor = torch.full((1, 2), LEAST)
+    found = log_soft_vote(similarity, torch.tensor([0]), torch.tensor([1]), floor)
+    assert float(found.exp()) == pytest.approx(expected)
+    # The same through the attack, whose gallery lacks the query's class.
+    attack, book = SoftVote(temperature=1.0, straight_through=False), Gallery(at(60), torch.tensor([0]))
+    query = Batch(at(0), torch.tensor([1]), torch.tensor([-1]))
+    value = attack.value(at(0), attack.choose(at(0), query, book, None), book)
+    assert float((-value).exp()) == pytest.approx(math.exp(-1) / (math.exp(0.5) + math.exp(-1)))
 
 
 def test_bpda_has_the_hard_votes_value_and_the_soft_votes_slope() -> None:

@@ -6,7 +6,7 @@ from small import CLASSES, DIM, Watched, encoder, paired_batch, pgd, seeded
 from torch import Tensor, nn
 
 from robustmetric.defences.base import Defence
-from robustmetric.defences.eat import EnsembleAdversarial, divide
+from robustmetric.defences.eat import EnsembleAdversarial, divide, usual_size
 from robustmetric.defences.madry import Madry
 from robustmetric.defences.naive_ensemble import NaiveEnsemble
 from robustmetric.defences.plain import Plain
@@ -140,6 +140,56 @@ def test_the_literal_implementation_climbs_each_members_own_images() -> None:
     assert counts == {True: [30], False: [20, 20, 20]}
 
 
+def passes(defence: Defence, model: Ensemble, batch: Batch) -> list[tuple[int, ...]]:
+    """Rows of each pass of each member with a gradient for its weights."""
+    sizes: list[list[int]] = [[] for _ in model.members]
+    hooks = [
+        member.register_forward_hook(
+            lambda module, given, z, own=own: own.append(len(z)) if next(module.parameters()).requires_grad else None
+        )
+        for member, own in zip(model.members, sizes, strict=True)
+    ]
+    defence(model, batch, seeded())
+    for hook in hooks:
+        hook.remove()
+    return [tuple(own) for own in sizes]
+
+
+def test_clean_and_perturbed_images_share_a_pass_unless_batch_norm_would_mix_them() -> None:
+    batch = whole_batch()
+    defence = prepared(EnsembleAdversarial(losses(), STILL), batch)
+    assert passes(defence, ensemble(), batch) == [(40,)] * 3  # 20 of 30 images, twice
+    assert (
+        passes(prepared(EnsembleAdversarial(losses(), STILL, clean_share=0.0), batch), ensemble(), batch) == [(20,)] * 3
+    )
+    normed = [Encoder(nn.Sequential(nn.Flatten(), nn.Linear(64, DIM), nn.BatchNorm1d(DIM)), dim=DIM) for _ in range(3)]
+    assert passes(defence, Ensemble(normed), batch) == [(20, 20)] * 3
+    fixed = [Encoder(member.trunk, dim=DIM, batch_norm="whole") for member in normed]
+    assert passes(defence, Ensemble(fixed), batch) == [(40,)] * 3
+
+
+def test_compiled_updates_keep_to_one_size_and_change_no_gradient() -> None:
+    whole, model = whole_batch(), ensemble()
+    rows = torch.arange(20)
+    batch = Batch(whole.inputs[rows], whole.labels[rows], whole.index[rows])
+    defence = prepared(EnsembleAdversarial(losses(), STILL), whole)
+    sizes = {2 * len(own) for own in defence._rows(batch).values()}
+    assert {size for (size,) in passes(defence, model, batch)} == sizes and len(sizes) > 1
+    loose = gradients(defence, model, batch)
+    defence.steady = True
+    # 2/3 of 20 are 13.3, 2.5 standard deviations of sqrt(20 * 2) / 3 are 5.3: 24 in eights, and no more than there are.
+    assert passes(defence, model, batch) == [(2 * 20,)] * 3
+    torch.testing.assert_close(gradients(defence, model, batch), loose)
+
+
+def test_the_usual_size_of_a_members_share() -> None:
+    assert usual_size(168, 3) == 128  # 112 + 2.5 * 6.1
+    assert usual_size(1, 2) == 1
+    parts = divide(torch.arange(98).repeat(82), 3, seed=0)
+    shares = [(parts[torch.randperm(len(parts), generator=seeded(i))[:168]] != 0).sum() for i in range(400)]
+    assert sum(share > 128 for share in shares) < 8  # one in 160, were they drawn from a normal distribution
+
+
 def test_the_terms_are_the_members_losses_of_what_they_may_see() -> None:
     batch, model, attack, own = whole_batch(), ensemble(), Watched(pgd(0.2)), losses()
     defence = prepared(EnsembleAdversarial(own, attack, clean_share=0.25), batch)
@@ -247,3 +297,11 @@ def test_naive_members_may_differ_in_defence_and_see_view_and_progress() -> None
     inner = EnsembleAdversarial(losses(), STILL)
     NaiveEnsemble([inner]).prepare(whole_batch().labels)
     assert len(inner.parts) == 30
+
+
+def test_what_is_compiled_is_what_the_updates_call() -> None:
+    model, own = ensemble(), losses()
+    members = list(model.members)
+    assert EnsembleAdversarial(own, STILL).repeated(model) == members
+    assert NaiveEnsemble([Plain(loss) for loss in own]).repeated(model) == members
+    assert Plain(own[0]).repeated(model) == [model]

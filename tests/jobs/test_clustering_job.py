@@ -188,6 +188,15 @@ def test_what_is_finished_is_not_run_again(found: list[Record], ensemble: Ensemb
     assert next(other_seed).settings["trial"] == "clean"
 
 
+def test_clean_images_are_embedded_once_for_all_trials(ensemble: Ensemble, digits: Dataset) -> None:
+    arena, images = prepared(ensemble, digits), list[int]()
+    hook = ensemble.register_forward_hook(lambda module, given, z: images.append(len(z)))
+    list(run_clustering(arena, SUITE, 0, CONTEXT))
+    hook.remove()
+    still, moving = 1 + 3 + 1, 3 * 2 + 1  # A1 also embeds what it leaves; a moving bank is embedded before every step
+    assert sum(images) == 80 * (1 + still + moving) + 2 * 32  # 32 of each tell whether there is a slope
+
+
 def test_queries_without_positives_are_counted_and_reported(digits: Dataset) -> None:
     queries = digits.queries
     # One image of class 0 alone: its query cannot hit. The other classes keep all of theirs.

@@ -213,13 +213,26 @@ def test_the_table_has_ours_beside_the_published_by_protocol(tmp_path: Path) -> 
         .split("### cars, clustering, mobilenet_v2, protocol full")[1]
         .split("clustering, not measured")
     )
+    full, _ = full.split("Every reading of the ensembles")
     (eat,) = [line for line in full.splitlines() if line.startswith("| `eat-r8`")]
     cells = [cell.strip() for cell in eat.strip("|").split("|")]
-    # NMI / F1 / R@1 / R@8, the mean over two seeds that agree.
-    assert cells[1:3] == ["51.2 / 14.9 / 54.7 / 83.1", "36.1 / 5.8 / 22.8 / 54.2"]
-    assert cells[3] == "70.0 ± 0.0 / 15.0 ± 0.0 / 60.0 ± 0.0 / 68.0 ± 0.0"
-    assert cells[5] == "– / – / – / –" and cells[7] == "2"  # noqa: RUF001  # the dash of tables
+    # NMI / F1 / R@1 / R@2 / R@4 / R@8, the mean over two seeds that agree; these have no R@4.
+    assert cells[1:3] == ["51.2 / 14.9 / 54.7 / 65.2 / 74.7 / 83.1", "36.1 / 5.8 / 22.8 / 31.5 / 42.5 / 54.2"]
+    assert cells[3] == "70.0 ± 0.0 / 15.0 ± 0.0 / 60.0 ± 0.0 / 61.0 ± 0.0 / – / 68.0 ± 0.0"  # noqa: RUF001  # as shown
+    assert cells[5] == " / ".join(["–"] * 6) and cells[7] == "2"  # noqa: RUF001  # the dash of tables
     assert "| `eat-r16` |" in missing and "| `eat-r8` |" not in missing
+
+
+def test_the_table_has_every_reading_of_an_ensemble(tmp_path: Path) -> None:
+    write_rows([run(tmp_path / "a"), run(tmp_path / "c", "cars/eat_at", alone=True)], tmp_path / "cars")
+    text = comparison(tmp_path / "cars").split("Every reading of the ensembles:")[1].split("###")[0]
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.strip().splitlines()[2:]]
+    assert [line[1] for line in lines] == ["V1, C1", *(name for name in READINGS if name != "V1, C1")]
+    assert {line[0] for line in lines} == {"`eat-r8`"}, "a single model has one reading, which is in the first table"
+    (second,) = [line for line in lines if line[1] == "V2, C2"]
+    # NMI / F1 / R@1: of R@1 clean 61, under A1 29, under the strongest 10; NMI is 10 above it, F1 a quarter of it.
+    nothing = " / ".join(["–"] * 3)  # noqa: RUF001  # the dash of tables
+    assert second[2:] == ["71.0 / 15.2 / 61.0", "39.0 / 7.2 / 29.0", nothing, "20.0 / 2.5 / 10.0"]
 
 
 def test_models_have_tables_of_their_own(tmp_path: Path) -> None:
@@ -229,6 +242,7 @@ def test_models_have_tables_of_their_own(tmp_path: Path) -> None:
     del other["published"]
     first, second, missing = table("cars", [ours, other]).split("### cars, clustering, ")[1:]
     assert first.startswith("mobilenet_v2, protocol full\n") and second.startswith("bn_inception, protocol full\n")
+    first, second = (part.split("Every reading of the ensembles")[0] for part in (first, second))
     assert "/ 60.0 /" in first and "/ 90.0 /" in second and first.strip().endswith("| 1 |")
     assert missing.startswith("not measured (mobilenet_v2)\n") and "`eat-r8`" not in missing
     assert "| `eat-r8` |" in table("cars", [other]).split("### ")[2], "that of the other model is not ours"

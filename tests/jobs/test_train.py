@@ -331,12 +331,28 @@ def test_fast_training_is_a_setting_of_the_run(tmp_path: Path, command: Command)
 
 def test_a_model_is_compiled_inside_and_itself_again_outside() -> None:
     model = torch.nn.Linear(2, 2)
-    with pytest.raises(ZeroDivisionError), compiled_updates(model, True):
+    with pytest.raises(ZeroDivisionError), compiled_updates([model], True):
         assert model._compiled_call_impl is not None
         raise ZeroDivisionError
     assert model._compiled_call_impl is None
-    with compiled_updates(model, False):
+    with compiled_updates([model], False):
         assert model._compiled_call_impl is None
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_the_members_that_an_ensembles_defence_calls_are_compiled(tmp_path: Path) -> None:
+    member = "{name: encoder, trunk: {name: convnet, side: 8, kernel: 3, widths: [4, 8], hidden: 16, dim: 8}}"
+    loss = "{name: proxy_anchor, classes: $classes, dim: 8}"
+    attack = "{name: pgd, ball: {name: ball, radius: 0.1}, steps: 1, step_size: 0.1}"
+    changes = [
+        f"model={{name: ensemble, members: [{member}, {member}]}}",
+        f"defence={{name: eat, losses: [{loss}, {loss}], attack: {attack}}}",
+        "update=compiled", "epochs=1", "sampler={name: balanced, batch: 450, per_class: 90}",
+    ]  # fmt: skip
+    torch._dynamo.utils.counters.clear()
+    train("digits/plain", changes, tmp_path / "run", hardware=Hardware("cpu"))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] >= 1
 
 
 @pytest.mark.slow

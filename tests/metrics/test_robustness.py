@@ -12,6 +12,7 @@ from robustmetric.metrics.robustness import (
     SUB_SCORES,
     area_under_error,
     bootstrap,
+    bootstrap_each,
     ers,
     ers_per_query,
     robust_curve,
@@ -136,6 +137,18 @@ def test_the_seed_decides_and_chunks_do_not(monkeypatch: pytest.MonkeyPatch) -> 
     whole = bootstrap(values, seed=1)
     monkeypatch.setattr("robustmetric.metrics.robustness.BLOCK", 50 * 7)
     assert bootstrap(values, seed=1) == pytest.approx(whole)
+
+
+def test_intervals_of_several_scores_are_those_of_each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    hits = 100 * (torch.rand(40, 3, generator=torch.Generator().manual_seed(0)) < torch.tensor([0.2, 0.5, 0.9])).float()
+    scores = {("V1", k): hits[:, k] for k in range(3)}
+    expected = {name: bootstrap(values, seed=2) for name, values in scores.items()}
+    assert bootstrap_each(scores, seed=2) == expected  # sums of hits are whole numbers: to the last bit
+    monkeypatch.setattr("robustmetric.metrics.robustness.BLOCK", 40 * 7)
+    assert bootstrap_each(scores, seed=2) == expected
+    assert bootstrap_each({}) == {}
+    with pytest.raises(InputError, match="no values"):
+        bootstrap_each({"R@1": torch.zeros(0)})
 
 
 @pytest.mark.parametrize("setting", [{"level": 0.0}, {"level": 1.0}, {"samples": 0}])

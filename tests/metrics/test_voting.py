@@ -10,6 +10,7 @@ from torch.nn import functional
 from robustmetric.errors import InputError
 from robustmetric.metrics.clustering import ami, nmi, pairwise_f1
 from robustmetric.metrics.voting import VOTES, Reading, agreement, clusters_by_reading, recall_by_reading
+from robustmetric.numerics.kmeans import kmeans
 
 
 def unit_rows(n: int, dim: int, seed: int) -> Tensor:
@@ -53,6 +54,24 @@ def test_clusters_of_identical_members_are_those_of_one_model() -> None:
             assert found[name] == pytest.approx(alone), name
         # C2 names clusters by classes, so two may become one: the same for any number of voters that agree.
         assert found["V2, C2"] == pytest.approx(many[0]["V2, C2"])
+
+
+@pytest.mark.parametrize(("only", "clusterings"), [(["V1, C1"], 3), (["mean"], 1), (["member 2", "V2, C2"], 3)])
+def test_nothing_is_clustered_for_readings_that_are_not_asked_for(
+    only: list[str], clusterings: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    z, reading = side_by_side(*(blurred(seed) for seed in range(3))), Reading(3, seeds=1)
+    every = clusters_by_reading(z, LABELS, reading)
+    runs: list[int] = []
+
+    def counted(x: torch.Tensor, *given: object, **named: object) -> torch.Tensor:
+        runs.append(x.shape[1])
+        return kmeans(x, *given, **named)  # type: ignore[arg-type]  # passed on as they are
+
+    monkeypatch.setattr("robustmetric.metrics.voting.kmeans", counted)
+    monkeypatch.setattr("robustmetric.metrics.voting.consensus", pytest.fail)
+    assert clusters_by_reading(z, LABELS, reading, only) == {name: every[name] for name in only}
+    assert len(runs) == clusterings
 
 
 def test_a_vote_mends_what_one_member_breaks() -> None:

@@ -4,6 +4,8 @@ import itertools
 
 import pytest
 import torch
+from scipy.cluster.hierarchy import cut_tree, linkage
+from scipy.spatial.distance import pdist
 from torch import Tensor
 
 from robustmetric.errors import InputError
@@ -115,6 +117,19 @@ def test_c3_by_hand() -> None:
     clusters = torch.tensor([[0, 0, 1, 1], [1, 1, 0, 0], [0, 0, 0, 1]])
     assert nmi(consensus(clusters, 2), torch.tensor([0, 0, 1, 1])) == pytest.approx(1)
     assert len(consensus(clusters, 3).unique()) == 3
+
+
+@pytest.mark.parametrize("points", [2, 30, 200])
+def test_c3_cuts_its_tree_where_scipy_does_also_among_joins_of_one_height(points: int) -> None:
+    draws = torch.Generator().manual_seed(points)
+    clusters = torch.randint(4, (3, points), generator=draws)
+    tree = linkage(pdist(clusters.T.numpy(), metric="hamming"), method="average")
+    assert points < 30 or len(set(tree[:, 2])) < len(tree)  # some are joined at one height
+    for count in {1, 2, points // 3 + 1, points - 1, points}:
+        theirs = torch.from_numpy(cut_tree(tree, n_clusters=count)[:, 0].astype("int64"))
+        ours = consensus(clusters, count)
+        assert torch.equal(ours[:, None] == ours, theirs[:, None] == theirs), count
+        assert sorted(ours.unique().tolist()) == list(range(count))
 
 
 def test_more_clusters_than_points_are_refused() -> None:

@@ -10,6 +10,7 @@ from sample_runs import CONTEXT, MakeRun
 from test_masking_page import MASKED
 from test_page import page
 
+from robustmetric import recipe
 from robustmetric.records import Record
 from robustmetric.report.clustering import BOTH, CLEAN, GALLERY, QUERY, by_reading, groups, sentences, tables
 from robustmetric.report.masking_flag import MARK
@@ -217,3 +218,42 @@ def test_too_few_points_make_no_curve(count: int, make_run: MakeRun) -> None:
     some = [record(f"{n} steps", BOTH, "alone", 30.0 - n, 5.0, steps=n) for n in range(1, count + 1)]
     runs = read_runs([make_run("at", record("clean", CLEAN, "alone", 50.0, 15.0), *some)])
     assert sweeps(groups(runs)[0], runs, "sweep") == []
+
+
+def published_run(make_run: MakeRun, name: str, *records: Record) -> Path:
+    """A run of one of the paper's recipes."""
+    path = make_run(name.replace("/", "-"), *records, recipe_file=f"recipes/{name}.yaml")
+    recipe.save(recipe.load(recipe.locate(name)), path / "recipe.yaml")
+    return path
+
+
+def test_what_the_paper_has_of_a_run_stands_below_it(make_run: MakeRun, tmp_path: Path) -> None:
+    eat, own = published_run(make_run, "cars/eat_eat", *ENSEMBLE), make_run("own", *ALONE)
+    runs = read_runs([eat, own, published_run(make_run, "cub/eat_naive", *ENSEMBLE)])
+    (group,) = groups(runs)
+    headline, *others = tables(group, runs)
+    lines = {(line.attack, line.run): line for line in headline.lines}
+    order = [key for key in lines if key[0] == "clean"]
+    names = ["cars-eat_eat", "cars-eat_eat, published", "own", "cub-eat_naive", "cub-eat_naive, published"]
+    assert [run for _, run in order] == names
+    attacked = lines["A1 at 8/255", "cars-eat_eat, published"]
+    assert attacked.reading == "arXiv 2501.01025, Table 1" and attacked.style == 0
+    assert {score: cell.value for (_, score), cell in attacked.cells.items()} == {
+        "R@1": "22.8", "R@8": "54.2", "NMI": "36.1", "F1": "5.8",
+    }  # fmt: skip
+    assert lines["clean", "cub-eat_naive, published"].reading == "arXiv 2501.01025, Table 3, CUB-200-2010"
+    assert ("strongest at 8/255", "cars-eat_eat, published") not in lines, "the paper has one attack"
+    assert not any("published" in line.run for table in others for line in table.lines)
+    assert "cars-eat_eat, published" in page(tmp_path, eat).text
+
+
+def test_a_run_that_differs_from_its_recipe_or_suite_has_nothing_published(make_run: MakeRun) -> None:
+    changed = published_run(make_run, "cars/eat_at", *ALONE)
+    spec = recipe.load(changed / "recipe.yaml")
+    spec["defence"]["attack"]["steps"] = 20
+    recipe.save(spec, changed / "recipe.yaml")
+    moved = [replace(one, settings={**one.settings, "suite": "clustering_short"}) for one in ENSEMBLE]
+    other = published_run(make_run, "cars/eat_eat", *moved)
+    for path in (changed, other):
+        (group,) = groups(runs := read_runs([path]))
+        assert not any("published" in line.run for line in tables(group, runs)[0].lines)

@@ -1,9 +1,11 @@
 import re
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
+import pytest
 from sample_runs import EST, PLAIN, MakeRun, clean, epoch, shift
 
-from robustmetric.report.plots import COLOURS, robustness, swatch, training
+from robustmetric.report.plots import COLOURS, robustness, swatch, training, validations
 from robustmetric.report.runs import Run, read_runs
 from robustmetric.report.tables import summaries
 
@@ -107,6 +109,22 @@ def test_records_that_do_not_name_their_terms_leave_out_the_time_waited(make_run
     old = [epoch(i, metric=2.0**-i, data_wait=0.5 * i) for i in range(3)]
     (_, y0), (_, y1), (_, y2) = points(training(read_runs([make_run("old", *old)]), name="curve") or "", "run-0")
     assert y1 > y0 and abs((y1 - y0) - 2 * (y2 - y1)) < 0.01
+
+
+def test_what_was_measured_more_than_once_while_training_is_drawn_by_epoch(make_run: MakeRun):
+    watched = [replace(clean(value, epoch=i), kind="validation") for i, value in ((2, 20.0), (1, 40.0), (3, 0.0))]
+    fallen = [replace(r, scores={"R@1": 9.0, "mean_cosine": 0.5 + r.settings["epoch"] / 10}) for r in watched[:2]]
+    old = make_run("old", replace(clean(90.0, epoch=9), kind="validation"))
+    runs = read_runs([old, make_run("young", *watched), make_run("fallen", *fallen)])
+    recall, cosine = validations(runs, name="curve")
+    assert recall.styles == (1, 2) and cosine.styles == (2,)
+    assert "clean R@1 by epoch for young, fallen" in recall.plot and 'id="curve-0-run-0"' not in recall.plot
+    (x1, y1), (x2, y2), (x3, y3) = points(recall.plot, "0-run-1")
+    assert x1 < x2 < x3 and x2 - x1 == pytest.approx(x3 - x2, rel=1e-3)  # by epoch, not as they were written
+    assert y3 - y2 == pytest.approx(y2 - y1, rel=1e-3) and y3 > y1  # 40, 20, 0: downwards, where SVG counts up
+    (_, first), (_, second) = points(cosine.plot, "1-run-2")
+    assert second < first
+    assert validations(runs[:1], name="curve") == []
 
 
 def test_no_training_records_give_no_plot(make_run: MakeRun):

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 
 from robustmetric.attacks.base import Attack, Engine, Outcome, Scores, Targets, joined, run
 from robustmetric.attacks.modes import mode_of
-from robustmetric.attacks.vote import climbs_of, damage, for_members
+from robustmetric.attacks.vote import Capped, climbs_of, damage, for_members
 from robustmetric.errors import InputError, nearest
 from robustmetric.metrics.voting import VOTES, Reading, clusters_by_reading, recall_by_reading
 from robustmetric.numerics.distances import chunks
 from robustmetric.numerics.randomness import generator as seeded
+from robustmetric.perturb.gradient_free import Square
 from robustmetric.perturb.pgd import PGD, View, frozen, value_and_gradient
 from robustmetric.types import Batch, Embed, Embeddings, Gallery, Inputs, Value
 
@@ -113,15 +114,18 @@ def move_all(
     chunk: int = 128,
     rounded: bool = True,
     view: View = "exact",
+    clean: Embeddings | None = None,
 ) -> Moved:
     """Attack a whole set, `chunk` images at a time; `members` of an ensemble are judged by their vote (V1, C1).
 
     The set's own images are its gallery: `batch.index` is set to their places. Memory: three copies of the images.
+    `clean` are the model's embeddings of the batch, where they are known.
     """
     _check_engine(whole, engine)
     batch = Batch(batch.inputs, batch.labels, torch.arange(len(batch), device=batch.labels.device))
-    with frozen(model, view) as embed:
-        clean = embed_all(embed, batch.inputs, chunk)
+    if clean is None:
+        with frozen(model, view) as embed:
+            clean = embed_all(embed, batch.inputs, chunk)
     scene = Scene(engine, model, batch, Gallery(clean, batch.labels), members, chunk, rounded, view)
     attack = for_members(whole.attack, members)
     seeds = torch.randint(2**31, (whole.restarts,), generator=generator, device=generator.device).tolist()
@@ -149,6 +153,7 @@ def transfer_all(
     chunk: int = 128,
     rounded: bool = True,
     view: View = "exact",
+    clean: Embeddings | None = None,
 ) -> Moved:
     """As `move_all`, but all is done on the surrogate, restarts judged by it too: the target is seen at the end."""
     moved = move_all(
@@ -156,7 +161,8 @@ def transfer_all(
         members=surrogate_members, chunk=chunk, rounded=rounded, view=view,
     )  # fmt: skip
     with frozen(model, view) as embed:
-        clean, z = (embed_all(embed, inputs, chunk) for inputs in (batch.inputs, moved.inputs))
+        clean = embed_all(embed, batch.inputs, chunk) if clean is None else clean
+        z = embed_all(embed, moved.inputs, chunk)
     return replace(moved, embeddings=z, clean=clean, judged=judge(z, batch.labels, members, whole.judge))
 
 
@@ -167,7 +173,7 @@ def judge(z: Embeddings, labels: Int[Tensor, " batch"], members: int, by: Judge)
     if by == "R@1":
         own = torch.arange(len(z), device=z.device)
         return float(recall_by_reading(z, z, labels, labels, own, reading)[name]["R@1"].mean())
-    return clusters_by_reading(z, labels, reading)[name][by]
+    return clusters_by_reading(z, labels, reading, only=(name,))[name][by]
 
 
 @torch.no_grad()
@@ -196,9 +202,8 @@ def _worst(attack: Attack, scene: Scene, rows: slice, seed: int) -> Outcome:
 
     def climb(way: Attack, turn: int) -> tuple[Outcome, Float[Tensor, " batch"]]:
         randomness = seeded(batch.inputs.device, seed, rows.start, turn)
-        outcome = run(
-            way, scene.engine, scene.model, batch, scene.still, randomness, rounded=scene.rounded, view=scene.view
-        )
+        engine = _until(scene.engine, way)
+        outcome = run(way, engine, scene.model, batch, scene.still, randomness, rounded=scene.rounded, view=scene.view)
         return outcome, damage(outcome.embeddings, batch, scene.still, scene.members)
 
     first, *others = climbs_of(attack)
@@ -213,21 +218,27 @@ def _worst(attack: Attack, scene: Scene, rows: slice, seed: int) -> Outcome:
     return Outcome(worst.inputs, worst.embeddings, {"damage": harm})
 
 
+def _until(engine: Engine, attack: Attack) -> Engine:
+    """A search that also ends for rows whose value cannot rise any more, where the attack knows such a value."""
+    if isinstance(engine, Square) and engine.goal is None and isinstance(attack, Capped):
+        return replace(engine, goal=attack.ceiling)
+    return engine
+
+
 def _climb_together(attack: Attack, scene: Scene, embed: Embed, seed: tuple[int, int], refresh: int) -> Inputs:
     """Synchronous steps: embed all images, aim each at what the bank has become, step them all."""
     engine, clean, device = scene.engine, scene.batch.inputs, scene.batch.inputs.device
     assert isinstance(engine, PGD)  # see _check_engine
     x = engine.ball.random_point(clean, seeded(device, *seed, 1)) if engine.random_start else clean.clone()
-    bank, aims = scene.still, list[Targets]()
+    bank, aims = scene.still, dict[str, Tensor]()
     for step in range(engine.steps):
         if step % refresh == 0:
             bank = Gallery(embed_all(embed, x, scene.chunk), scene.batch.labels)
-            # The same randomness each time: a derangement, once drawn, holds for the climb and for every chunk.
-            aims = [
-                attack.choose(scene.still.embeddings[rows], _rows(scene.batch, rows), bank, seeded(device, *seed))
-                for rows in scene.parts
-            ]
-        for rows, aim in zip(scene.parts, aims, strict=True):
+            # Of all rows at once, since what is found of the bank is the same for each of them; and with the same
+            # randomness each time: a derangement, once drawn, holds for the climb.
+            aims = dict(attack.choose(scene.still.embeddings, scene.batch, bank, seeded(device, *seed)))
+        for rows in scene.parts:
+            aim = {name: target[rows] for name, target in aims.items()}
             _, gradient = value_and_gradient(_value(attack, embed, aim, bank), x[rows])
             x[rows] = engine.ball.ascent(clean[rows], engine.step_size)(x[rows], gradient)
     return x

@@ -141,6 +141,7 @@ TRANSLATIONS: dict[str, Translation] = {
     "queries": lambda targets, clean, gallery, generator: gallery.embeddings[targets["index"]],
     "wanted": lambda targets, clean, gallery, generator: gallery.embeddings[targets["index"]],
     "share": lambda targets, clean, gallery, generator: targets["share"],
+    "floor": lambda targets, clean, gallery, generator: targets["floor"],
     "lists": lambda targets, clean, gallery, generator: _lists(targets, gallery),
 }
 """Numbers among targets, by name. Indices and masks mean the same items to every model."""

@@ -39,6 +39,14 @@ class Several(Protocol):
     def each(self) -> Sequence[Attack]: ...
 
 
+@runtime_checkable
+class Capped(Protocol):
+    """An attack whose value has a largest one, at which a row is as wrong as it wants it."""
+
+    @property
+    def ceiling(self) -> float: ...
+
+
 def for_members(attack: Attack, members: int) -> Attack:
     """The attack on an ensemble of so many members; one that does not tell them apart is left as it is."""
     if not isinstance(attack, Voted) or not is_dataclass(attack):
@@ -106,11 +114,14 @@ class SoftVote:
             raise InputError(f"temperature {self.temperature} has no softmax; expected a number > 0, such as 0.05")
 
     def choose(self, clean: Embeddings, batch: Batch, gallery: Gallery, generator: torch.Generator | None) -> Targets:
-        return _rows(batch)
+        # Counted here, not at every step: the device would have to wait for the host. One row serves all.
+        classes = int(torch.maximum(gallery.labels.max(), batch.labels.max())) + 1
+        return {**_rows(batch), "floor": clean.new_full((1, 1), LEAST).expand(len(batch), classes)}
 
     def value(self, z: Embeddings, targets: Targets, gallery: Gallery) -> Float[Tensor, " batch"]:
         similarity = similarities(z, gallery, targets["exclude"], self.members)
-        soft = -log_soft_vote(similarity / self.temperature, gallery.labels, targets["label"], LEAST / self.temperature)
+        heights, floor = similarity / self.temperature, targets["floor"] / self.temperature
+        soft = -log_soft_vote(heights, gallery.labels, targets["label"], floor)
         if not self.straight_through:
             return soft
         wrong = (hard_vote(similarity, gallery.labels) != targets["label"]).to(soft.dtype)
@@ -142,6 +153,11 @@ class NeighbourMargin:
     def score(self, z: Embeddings, targets: Targets, batch: Batch, gallery: Gallery) -> Scores:
         return voted_recall_at_1(z, batch, gallery, self.members)
 
+    @property
+    def ceiling(self) -> float:
+        """The value of a row whose members are all fooled, less what rounding may take: nothing is gained beyond."""
+        return self.members * self.confidence * (1 - 1e-6)
+
 
 def similarities(
     z: Embeddings, gallery: Gallery, exclude: Int[Tensor, " batch"], members: int
@@ -157,12 +173,11 @@ def log_soft_vote(
     similarity: Float[Tensor, "members batch items"],
     item_labels: Int[Tensor, " items"],
     labels: Int[Tensor, " batch"],
-    least: float = LEAST,
+    floor: Float[Tensor, "batch classes"],
 ) -> Float[Tensor, " batch"]:
-    """log of the mean over members of softmax_y(the class's most similar item); a class without items has `least`."""
-    classes = int(torch.maximum(item_labels.max(), labels.max())) + 1
-    floor = similarity.new_full((*similarity.shape[:2], classes), least)
-    best = floor.scatter_reduce(2, item_labels.expand_as(similarity), similarity, "amax")
+    """log of the mean over members of softmax_y(the class's most similar item); a class without items has its floor."""
+    least = floor.to(similarity.dtype).expand(len(similarity), -1, -1)
+    best = least.scatter_reduce(2, item_labels.expand_as(similarity), similarity, "amax")
     own = best.log_softmax(dim=2).gather(2, labels.expand(len(similarity), -1)[..., None])[..., 0]
     return own.logsumexp(dim=0) - math.log(len(similarity))
 

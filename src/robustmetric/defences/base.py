@@ -21,6 +21,8 @@ class Defence(nn.Module, ABC):
     """Optimiser steps per batch (free adversarial training: 4)."""
     view: View = "exact"
     """How attacks inside the defence see the model; the training job sets it from the recipe."""
+    steady: bool = False
+    """Whether updates are compiled, and should keep to one size; the training job sets it from the recipe."""
     progress: float = 1.0
     """The share of the training that is done, for an adversary that grows; the training job sets it at every step."""
 
@@ -41,6 +43,10 @@ class Defence(nn.Module, ABC):
     def attacked(self, model: nn.Module) -> AbstractContextManager[Embed]:
         """The model to attack, as `view` says."""
         return frozen(model, self.view)
+
+    def repeated(self, model: nn.Module) -> Sequence[nn.Module]:
+        """What every update calls with batches of one size: what is worth compiling."""
+        return [model]
 
     def prepare(self, labels: Labels) -> None:
         """See the labels of the whole training set; the training job calls this once, before the first step."""

@@ -1,5 +1,6 @@
 """Ensemble adversarial training, EAT ("Towards adversarially robust deep metric learning", arXiv 2501.01025)."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -12,7 +13,8 @@ from robustmetric.defences.base import Defence, require, require_each, require_s
 from robustmetric.errors import InputError
 from robustmetric.losses.base import MetricLoss
 from robustmetric.losses.triplet import Triplet
-from robustmetric.models.ensemble import members_of, split
+from robustmetric.models.encoder import mixes_rows
+from robustmetric.models.ensemble import Ensemble, members_of, split
 from robustmetric.perturb.pgd import frozen
 from robustmetric.types import Batch, Embed, Labels, Triplets
 
@@ -56,6 +58,10 @@ class EnsembleAdversarial(Defence):
         # Follows from labels and seed, so a saved state need not hold it.
         self.register_buffer("parts", torch.empty(0, dtype=torch.long), persistent=False)
 
+    def repeated(self, model: nn.Module) -> Sequence[nn.Module]:
+        """The members."""
+        return list(members_of(model, len(self.losses)).members)
+
     def prepare(self, labels: Labels) -> None:
         """Cut the training set into parts."""
         if self.divided:
@@ -68,17 +74,22 @@ class EnsembleAdversarial(Defence):
         with self.attacked(model) as embed, frozen(self.losses):
             adversaries, triplets = self._attack(embed, batch, rows, generator)
 
-        def total(inputs: dict[int, Tensor]) -> Tensor:
+        def total(embeddings: Sequence[Tensor]) -> Tensor:
             values = [
                 self.losses[i](z, batch.labels[rows[i]], triplets[i], generator)
-                for i, z in zip(rows, ensemble.each(inputs), strict=True)
+                for i, z in zip(rows, embeddings, strict=True)
             ]
             return torch.stack(values).sum()
 
-        terms = {"adversarial": (1 - self.clean_share) * total(adversaries)}
-        if self.clean_share:
-            terms["clean"] = self.clean_share * total({i: batch.inputs[row] for i, row in rows.items()})
-        return terms
+        size = usual_size(len(batch), len(self.losses)) if self.steady and self.divided else None
+        if not self.clean_share:
+            return {"adversarial": total(each_of(ensemble, [adversaries], size)[0])}
+        clean = {i: batch.inputs[row] for i, row in rows.items()}
+        adversarial, unmoved = each_of(ensemble, [adversaries, clean], size)
+        return {
+            "adversarial": (1 - self.clean_share) * total(adversarial),
+            "clean": self.clean_share * total(unmoved),
+        }
 
     def _rows(self, batch: Batch) -> dict[int, Tensor]:
         """By member, the rows it trains on; a member that may train on none is left out."""
@@ -116,6 +127,31 @@ class EnsembleAdversarial(Defence):
                 i: None if self.divided else mined[0][i] for i in rows
             }
         return dict(zip(rows, moved, strict=True)), {i: own[i] for i, own in zip(rows, mined, strict=True)}
+
+
+def each_of(ensemble: Ensemble, several: Sequence[dict[int, Tensor]], size: int | None = None) -> list[list[Tensor]]:
+    """The own embeddings of some members, of each of several inputs: in one pass, unless that would mix their rows.
+
+    Those of a member have as many rows in each. With a `size`, passes of fewer rows are filled up with rows that are
+    not looked at, so that most passes are of one size.
+    """
+    if mixes_rows(ensemble):
+        return [ensemble.each(inputs) for inputs in several]
+    joined = {i: torch.cat([inputs[i] for inputs in several]) for i in several[0]}
+    passed = joined if size is None else {i: filled(x, len(several) * size) for i, x in joined.items()}
+    found = [z[: len(x)].chunk(len(several)) for z, x in zip(ensemble.each(passed), joined.values(), strict=True)]
+    return [list(part) for part in zip(*found, strict=True)]
+
+
+def filled(x: Tensor, size: int) -> Tensor:
+    """`x` and then its rows again, until there are `size`; one that has as many is left as it is."""
+    return x if len(x) >= size else x[torch.arange(size, device=x.device) % len(x)]
+
+
+def usual_size(batch: int, members: int) -> int:
+    """Rows that a member's share of a batch seldom exceeds: 2.5 standard deviations above N - 1 of N, in eights."""
+    mean, deviation = batch * (members - 1) / members, math.sqrt(batch * (members - 1)) / members
+    return min(batch, 8 * math.ceil((mean + 2.5 * deviation) / 8))
 
 
 def select(batch: Batch, rows: Int[Tensor, " rows"]) -> Batch:

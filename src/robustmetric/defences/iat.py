@@ -8,6 +8,7 @@ from robustmetric.defences.adversary import Adversary, Objective
 from robustmetric.defences.base import Defence, require
 from robustmetric.defences.mixup import Mixer
 from robustmetric.losses.base import MetricLoss
+from robustmetric.models.encoder import mixes_rows
 from robustmetric.perturb.pgd import frozen
 from robustmetric.types import Batch
 
@@ -50,7 +51,9 @@ class InterpolatedAdversarial(Defence):
             origin = self.adversary.origin(embeddings, generator)
             moved = self.adversary(embed, batch, origin, [self.loss], [triplets], generator)
         weight = 1.0 if self.summed else 0.5
+        halves = [clean.of(batch.inputs), adversarial.of(moved)]
+        z = [model(half) for half in halves] if mixes_rows(model) else model(torch.cat(halves)).chunk(2)
         return {
-            name: weight * mixture.loss(self.loss, model(mixture.of(inputs)), batch.labels, generator)
-            for name, mixture, inputs in (("clean", clean, batch.inputs), ("adversarial", adversarial, moved))
+            "clean": weight * clean.loss(self.loss, z[0], batch.labels, generator),
+            "adversarial": weight * adversarial.loss(self.loss, z[1], batch.labels, generator),
         }

@@ -21,6 +21,11 @@ class NaiveEnsemble(Defence):
             raise InputError("a defence that replays its batches cannot share them; train its members one by one")
         self.defences = nn.ModuleList(defences)
 
+    def repeated(self, model: nn.Module) -> Sequence[nn.Module]:
+        """What the members' own defences call."""
+        pairs = zip(self._each(), members_of(model, len(self.defences)).members, strict=True)
+        return [part for defence, member in pairs for part in defence.repeated(member)]
+
     def prepare(self, labels: Labels) -> None:
         """Each defence sees them."""
         for defence in self._each():
@@ -30,7 +35,7 @@ class NaiveEnsemble(Defence):
         members = members_of(model, len(self.defences)).members
         terms: dict[str, list[Tensor]] = {}
         for member, defence in zip(members, self._each(), strict=True):
-            defence.view, defence.progress = self.view, self.progress
+            defence.view, defence.steady, defence.progress = self.view, self.steady, self.progress
             for name, term in defence(member, batch, generator).items():
                 terms.setdefault(name, []).append(term)
         return {name: torch.stack(found).sum() for name, found in terms.items()}

@@ -22,7 +22,7 @@ from robustmetric.jobs.pictures import Pictures
 from robustmetric.jobs.surrogate import load_surrogate, surrogate_settings
 from robustmetric.jobs.workers import full_precision
 from robustmetric.jobs.worst_case import fitted
-from robustmetric.metrics.robustness import bootstrap
+from robustmetric.metrics.robustness import bootstrap_each
 from robustmetric.metrics.voting import Reading, clusters_by_reading, recall_by_reading
 from robustmetric.models.ensemble import Ensemble
 from robustmetric.numerics.kmeans import Backend
@@ -100,11 +100,15 @@ def run_clustering(
     base = {"suite": suite.name, **(settings or {}), **_described(arena, crowd, reading)}
     trials: list[Trial | None] = [None, *suite.runs()]
     found = _alike(done.values(), base, seed)
+    clean: Tensor | None = None
     for trial in trials:
         expected = _expected(trial, base, reading, seed, len(crowd.queries))
         if all(record.key in done for record in expected):
             continue
-        clean, moved, notes = _embeddings(arena, crowd, trial, reading, seed)
+        began = time.monotonic()
+        clean = _clean(arena, crowd) if clean is None else clean
+        moved, notes = (clean, {}) if trial is None else _moved(arena, crowd, trial, reading, seed, clean)
+        notes[SECONDS] = time.monotonic() - began
         measured = _measured(crowd, clean, moved, expected, reading, {**context, "chance": crowd.chance, **notes})
         if folder is not None and trial is not None:
             _keep(folder, suite.name, trial, crowd, clean, moved, arena.class_names)
@@ -162,22 +166,24 @@ def _weakest(records: Sequence[Record], score: str) -> Record:
 
 
 @full_precision()
-def _embeddings(
-    arena: Arena, crowd: Crowd, trial: Trial | None, reading: Reading, seed: int
-) -> tuple[Tensor, Tensor, dict[str, float]]:
-    """Of all images, clean and moved, and what is to be noted of the climb."""
-    began = time.monotonic()
-    if trial is None:
-        with frozen(arena.model, arena.seen) as network:
-            clean = embed_all(network, crowd.batch.inputs, arena.batch_size)
-        return clean, clean, {SECONDS: time.monotonic() - began}
+def _clean(arena: Arena, crowd: Crowd) -> Tensor:
+    """Embeddings of all images as they are: of every trial the same."""
+    with frozen(arena.model, arena.seen) as network:
+        return embed_all(network, crowd.batch.inputs, arena.batch_size)
+
+
+@full_precision()
+def _moved(
+    arena: Arena, crowd: Crowd, trial: Trial, reading: Reading, seed: int, clean: Tensor
+) -> tuple[Tensor, dict[str, float]]:
+    """Embeddings of all images as the trial moves them, and what is to be noted of the climb."""
     if not isinstance(trial.attack, WholeSet):
         raise InputError(
             f"trial {trial.label!r}: {trial.attack!r} moves single queries; expected whole_set, as in the others"
         )
     surrogate, randomness = load_surrogate(trial, arena), generator(arena.workers.device, seed, 6)
     rest: dict[str, Any] = {
-        "members": reading.members, "chunk": arena.batch_size,
+        "members": reading.members, "chunk": arena.batch_size, "clean": clean,
         "rounded": crowd.batch.inputs.dim() > 2, "view": arena.seen,
     }  # fmt: skip
     if surrogate is None:
@@ -185,8 +191,7 @@ def _embeddings(
     else:
         rest["surrogate_members"] = voters(surrogate)
         moved = transfer_all(trial.attack, trial.engine, surrogate, arena.model, crowd.batch, randomness, **rest)
-    notes = {"percent_without_gradient_at_the_start": moved.flat, SECONDS: time.monotonic() - began}
-    return moved.clean, moved.embeddings, notes
+    return moved.embeddings, {"percent_without_gradient_at_the_start": moved.flat}
 
 
 @full_precision()
@@ -244,8 +249,13 @@ def _scores(
         clusters = clusters_by_reading(items[crowd.items], labels[crowd.items], reading)
         for name, values in clusters.items():
             scores[name] |= {score: 100 * value for score, value in values.items()}
-    intervals = {name: {score: bootstrap(v) for score, v in values.items()} for name, values in per_query.items()}
-    return scores, intervals
+    return scores, _intervals(per_query)
+
+
+def _intervals(per_query: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Any]:
+    """By reading and score; the queries are drawn once for all."""
+    found = bootstrap_each({(name, score): v for name, own in per_query.items() for score, v in own.items()})
+    return {name: {score: found[name, score] for score in own} for name, own in per_query.items()}
 
 
 def _expected(trial: Trial | None, base: Mapping[str, Any], reading: Reading, seed: int, count: int) -> list[Record]:

@@ -1,6 +1,6 @@
 """What makes training faster and changes no method: memory format, compiled updates, and the settings of `--fast`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -18,8 +18,8 @@ def channels_last(model: nn.Module) -> None:
 
 
 @contextmanager
-def compiled_updates(model: nn.Module, compiled: bool) -> Iterator[Callable[[], None]]:
-    """Compile the model's calls until the function given is called.
+def compiled_updates(networks: Sequence[nn.Module], compiled: bool) -> Iterator[Callable[[], None]]:
+    """Compile the calls of these networks until the function given is called.
 
     Other shapes and modes that come later run as they are: to compile for each would take minutes.
     """
@@ -31,14 +31,16 @@ def compiled_updates(model: nn.Module, compiled: bool) -> Iterator[Callable[[], 
     if not compiled:
         yield settle
         return
-    model.compile(dynamic=False)
+    for network in networks:
+        network.compile(dynamic=False)
     try:
         # Where torch cannot follow the model, it says so and goes on without.
         with torch._dynamo.config.patch(suppress_errors=True):
             yield settle
     finally:
         torch.compiler.set_stance("default")
-        model._compiled_call_impl = None  # there is no public way back
+        for network in networks:
+            network._compiled_call_impl = None  # there is no public way back
 
 
 def hurry(changes: list[str], hardware: Hardware) -> tuple[list[str], Hardware]:

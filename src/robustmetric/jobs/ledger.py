@@ -168,7 +168,7 @@ def _identity(
         model, eta = clustering_rows.backbone(spec["model"]), None
         kind = clustering_rows.kind(defence, is_long=epochs != ENSEMBLES[name].epochs)
         parts = [clustering_rows.named(kind, clustering_rows.radius_of(defence))]
-        theirs = _published_clustering(file, spec)
+        theirs = clustering_rows.published_of(file, spec)
     else:
         model, eta = model_name(spec, str(facts.get("model"))), steps(defence)
         kind = label(defence, data)
@@ -251,18 +251,6 @@ def _published(name: str, kind: str, eta: int | None, data: str) -> dict[str, An
         return None
     same = shipped is not None and (label(shipped, data), steps(shipped)) == (kind, eta)
     return published(name) if same and data in PROTOCOLS else None
-
-
-def _published_clustering(name: str, spec: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the recipe's header says, if the run has that recipe's defence and backbone still."""
-    try:
-        shipped = recipe.load(recipe.locate(name)) if name else None
-    except InputError:
-        return None
-    if shipped is None or shipped["defence"] != spec["defence"]:
-        return None
-    same = clustering_rows.backbone(shipped["model"]) == clustering_rows.backbone(spec["model"])
-    return clustering_rows.published(name) if same else None
 
 
 def _rounded(scores: Mapping[str, float]) -> dict[str, float]:

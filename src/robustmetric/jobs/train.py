@@ -91,7 +91,7 @@ def fit(
     """The loop: every epoch, every batch, one step; saved as it goes, measured at the end."""
     if fabric.device.type == "cuda":
         channels_last(plan.model)
-    plan.defence.view = plan.attack_view
+    plan.defence.view, plan.defence.steady = plan.attack_view, plan.update == "compiled"
     plan.defence.prepare(dataset.train.labels)
     optimiser = plan.optimiser.build(plan.model, plan.defence)
     with quiet():
@@ -110,7 +110,7 @@ def fit(
     try:
         with (
             interruptible() as stop,
-            compiled_updates(plan.model, plan.update == "compiled") as settle,
+            compiled_updates(plan.defence.repeated(plan.model), plan.defence.steady) as settle,
             Bar("training", total, done, lead) as bar,
         ):
             for epoch in range(state.epoch, plan.epochs):

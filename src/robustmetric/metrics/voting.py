@@ -1,6 +1,6 @@
 """Recall and clustering of an ensemble by every reading: each member alone, mean, side by side, and the three votes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -113,11 +113,15 @@ def voted_recall(
 
 @torch.no_grad()
 def clusters_by_reading(
-    z: Float[Tensor, "n dim"], labels: Int[Tensor, " n"], reading: Reading
+    z: Float[Tensor, "n dim"], labels: Int[Tensor, " n"], reading: Reading, only: Sequence[str] | None = None
 ) -> dict[str, dict[str, float]]:
-    """By reading, NMI, AMI and F1 in [0, 1], the mean over k-means seeds, and "NMI std", "AMI std", "F1 std"."""
-    runs = [_clusterings(z, labels, reading, seed) for seed in range(reading.seeds)]
-    return {name: _mean_and_deviation([agreement(labels, run[name]) for run in runs]) for name in reading.names}
+    """By reading, NMI, AMI and F1 in [0, 1], the mean over k-means seeds, and "NMI std", "AMI std", "F1 std".
+
+    `only` names the readings that are wanted: nothing is clustered for the others.
+    """
+    names = reading.names if only is None else tuple(only)
+    runs = [_clusterings(z, labels, reading, seed, names) for seed in range(reading.seeds)]
+    return {name: _mean_and_deviation([agreement(labels, run[name]) for run in runs]) for name in names}
 
 
 def agreement(labels: Int[Tensor, " n"], clusters: Int[Tensor, " n"]) -> dict[str, float]:
@@ -125,21 +129,26 @@ def agreement(labels: Int[Tensor, " n"], clusters: Int[Tensor, " n"]) -> dict[st
     return {"NMI": nmi(labels, clusters), "AMI": ami(labels, clusters), "F1": pairwise_f1(labels, clusters)}
 
 
-def _clusterings(z: Tensor, labels: Tensor, reading: Reading, seed: int) -> dict[str, Int[Tensor, " n"]]:
+def _clusterings(
+    z: Tensor, labels: Tensor, reading: Reading, seed: int, names: Sequence[str]
+) -> dict[str, Int[Tensor, " n"]]:
     count = len(labels.unique()) if reading.clusters is None else reading.clusters
-    spaces = reading.embeddings(z)
+    voted = [name for name in VOTES if name in names]
+    spaces = {
+        name: x for name, x in reading.embeddings(z).items() if name in names or (voted and name.startswith("member"))
+    }
     found = {name: kmeans(x, count, seed=seed, backend=reading.backend) for name, x in spaces.items()}
-    voters = [name for name in spaces if name.startswith("member")]
-    if not voters:
+    if not voted:
         return found
+    voters = [name for name in spaces if name.startswith("member")]
     clusters = torch.stack([found[name] for name in voters])
     distances = torch.stack([centroid_distances(spaces[name], found[name], count) for name in voters])
-    votes = (
-        vote_aligned(clusters, distances, count, reading.ties),
-        vote_on_names(clusters, distances, labels, reading.ties),
-        consensus(clusters, count),
-    )
-    return found | dict(zip(VOTES, votes, strict=True))
+    rules: dict[str, Callable[[], Tensor]] = {
+        VOTES[0]: lambda: vote_aligned(clusters, distances, count, reading.ties),
+        VOTES[1]: lambda: vote_on_names(clusters, distances, labels, reading.ties),
+        VOTES[2]: lambda: consensus(clusters, count),
+    }
+    return found | {name: rules[name]() for name in voted}
 
 
 def _mean_and_deviation(runs: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -125,5 +125,10 @@ class Encoder(nn.Module):
         return size
 
 
+def mixes_rows(model: nn.Module) -> bool:
+    """Whether it matters which images share a pass: batch norm in training mode takes its statistics over them."""
+    return any(isinstance(layer, _BatchNorm) and layer.training for layer in model.modules())
+
+
 def _described(inputs: Tensor) -> str:
     return f"inputs of shape {tuple(inputs.shape)} have {inputs.shape[1] if inputs.dim() > 1 else 'no'} channels"

@@ -4,12 +4,12 @@
 """
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from scipy.cluster.hierarchy import cut_tree, linkage
+from scipy.cluster.hierarchy import linkage
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import pdist
 from torch import Tensor
@@ -18,6 +18,7 @@ from robustmetric.errors import InputError, nearest
 from robustmetric.numerics.distances import paired
 from robustmetric.numerics.kmeans import cluster_means
 
+NumPy = np.ndarray[Any, np.dtype[Any]]
 Ties = Literal["nearest", "first"]
 """Who wins when several proposals have most votes: the one made at the smallest distance, or by the first member."""
 
@@ -111,7 +112,26 @@ def consensus(clusters: Int[Tensor, "members n"], count: int) -> Int[Tensor, " n
     if clusters.shape[1] == 1:
         return torch.zeros_like(clusters[0])
     tree = linkage(pdist(clusters.T.cpu().numpy(), metric="hamming"), method="average")
-    return torch.from_numpy(cut_tree(tree, n_clusters=count)[:, 0].astype(np.int64)).to(clusters.device)
+    return torch.from_numpy(_cut(tree, count)).to(clusters.device)
+
+
+def _cut(tree: Float[NumPy, "joins 4"], count: int) -> Int[NumPy, " n"]:
+    """The clusters, 0 to `count` - 1, that a linkage has before its last `count` - 1 joins.
+
+    The same as scipy's `cut_tree`, which looks at all points again for every join: of joins at one height, the order is
+    that of a walk from the root, level by level and right before left, backwards.
+    """
+    n = len(tree) + 1
+    walk = [len(tree) - 1]
+    for join in walk:
+        walk += [int(part) - n for part in tree[join, 1::-1] if part >= n]
+    backwards = np.array(walk[::-1])
+    joins = backwards[np.argsort(tree[backwards, 2], kind="stable")][: n - count]
+    parent = np.arange(2 * n - 1)
+    parent[tree[joins, :2].astype(np.int64)] = n + joins[:, None]
+    while (parent != (above := parent[parent])).any():
+        parent = above
+    return np.unique(parent[:n], return_inverse=True)[1]
 
 
 def centroid_distances(x: Float[Tensor, "n dim"], clusters: Int[Tensor, " n"], count: int) -> Float[Tensor, " n"]:

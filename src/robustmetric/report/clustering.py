@@ -3,7 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from robustmetric import recipe
 from robustmetric.records import Record
+from robustmetric.report import clustering_rows
 from robustmetric.report.runs import Run
 from robustmetric.report.scores import show, show_radius
 
@@ -13,6 +15,8 @@ CLEAN, BOTH, QUERY, GALLERY = "neither side", "both sides", "query only", "galle
 HEADLINE = ("V1, C1", "alone")
 """The reading of a model's headline numbers: the first vote of an ensemble; a single model has no other."""
 STRONGEST = "strongest"
+PAPERS_SUITE, PAPERS_ATTACK = "clustering", "A1"
+"""What the paper's tables were measured by."""
 ALL = ("R@1", "R@8", "NMI", "AMI", "F1")
 SCORES: dict[str, tuple[str, ...]] = {CLEAN: ALL, BOTH: ALL, QUERY: ("R@1",), GALLERY: ("R@1",)}
 """By side, what the tables show."""
@@ -150,11 +154,26 @@ def _lines(group: Group, runs: Sequence[Run], readings: Sequence[str]) -> tuple[
             if record.settings["reading"] in readings:
                 key = (record.settings["trial"] == STRONGEST, _title(record))
                 found.setdefault(key, {}).setdefault(place, []).append(record)
-    return tuple(
-        Line(title, place, runs[place].label, some[0].settings["reading"], _cells(some))
-        for (_, title), by_run in sorted(found.items(), key=lambda entry: entry[0][0])
-        for place, some in by_run.items()
-    )
+    lines = []
+    for (_, title), by_run in sorted(found.items(), key=lambda entry: entry[0][0]):
+        for place, some in by_run.items():
+            lines.append(Line(title, place, runs[place].label, some[0].settings["reading"], _cells(some)))
+            lines += _published(title, place, runs[place], some) if readings == HEADLINE else []
+    return tuple(lines)
+
+
+def _published(title: str, place: int, run: Run, records: Sequence[Record]) -> list[Line]:
+    """What the paper has of the same row: clean, or under its attack, which suite `clustering` runs; else nothing."""
+    trial = {"clean": "clean", PAPERS_ATTACK: "pgd10"}.get(str(records[0].settings["trial"]))
+    recipe_of_run = run.path / "recipe.yaml"
+    if trial is None or records[0].settings["suite"] != PAPERS_SUITE or not recipe_of_run.is_file():
+        return []
+    block = clustering_rows.published_of(run.recipe_file, recipe.load(recipe_of_run))
+    if block is None:
+        return []
+    release = f", {block['release']}" if "release" in block else ""
+    cells = {(BOTH, score): Cell(show(score, block[trial][score])) for score in ALL if score in block[trial]}
+    return [Line(title, place, f"{run.label}, published", f"{block['source']}{release}", cells)]
 
 
 def _title(record: Record) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from robustmetric import recipe
+from robustmetric.errors import InputError
 from robustmetric.report.ledger import Row, header_of
 from robustmetric.report.masking_flag import note
 from robustmetric.report.scores import DASH, show
@@ -14,7 +15,18 @@ from robustmetric.report.scores import DASH, show
 SOURCE = "arXiv 2501.01025"
 SHOWN = {"inshop": ("NMI", "F1", "R@1", "R@10", "R@20")}
 """By data, the scores of a table: those that are published of it."""
-USUALLY_SHOWN = ("NMI", "F1", "R@1", "R@8")
+USUALLY_SHOWN = ("NMI", "F1", "R@1", "R@2", "R@4", "R@8")
+FEW = ("NMI", "F1", "R@1")
+"""Of every reading of an ensemble."""
+MEASURED = {
+    "clean": "ours: clean",
+    "pgd10": "PGD-10",
+    "adaptive_short": "strongest of clustering_short",
+    "adaptive": "strongest of clustering_adaptive",
+}
+"""Parts of the block `clustering`, as columns."""
+RELEASES = {"cub": " (CUB-200-2010)"}
+"""By data, the release that the published numbers are of, where ours are of another."""
 NAMES = {"madry": "at", "naive_ensemble": "naive"}
 """Defences that the paper calls by another name."""
 USUAL = {("madry", "clean_share"): 0.0, ("eat", "clean_share"): 0.5, ("trades", "weight"): 6.0}
@@ -105,14 +117,40 @@ def table(data: str, rows: Sequence[Row]) -> str:
     parts = []
     for (protocol, model), groups in tables.items():
         lines = [_line(title, group[0].get("published"), group, shown) for title, group in sorted(groups.items())]
-        parts.append(f"### {data}, clustering, {model}, protocol {protocol}\n\n{_markdown(lines, shown)}")
+        parts.append(f"### {data}, clustering, {model}, protocol {protocol}\n\n{_markdown(data, lines, shown)}")
+        parts += [text] if (text := _by_reading(groups)) else []
     seen = {(model, title) for (_, model), groups in tables.items() for title in groups}
     missing = {key: block for key, block in _published(data).items() if key not in seen}
     if missing:
         lines = [_line(title, block, [], shown) for (_, title), block in missing.items()]
         models = ", ".join(dict.fromkeys(model for model, _ in missing))
-        parts.append(f"### {data}, clustering, not measured ({models})\n\n{_markdown(lines, shown)}")
+        parts.append(f"### {data}, clustering, not measured ({models})\n\n{_markdown(data, lines, shown)}")
     return "\n\n".join(parts)
+
+
+def _by_reading(groups: Mapping[str, Sequence[Row]]) -> str:
+    """Ensembles by each of their readings, the headline first; nothing where there are none."""
+    lines = []
+    for title, rows in sorted(groups.items()):
+        blocks = [row["clustering"] for row in rows]
+        readings = [dict({block["reading"]: block}, **block.get("readings", {})) for block in blocks]
+        for name in readings[0] if len(readings[0]) > 1 else ():
+            own = [by_name.get(name, {}) for by_name in readings]
+            lines.append([f"`{title}`", name, *(_scores(own, key, FEW) for key in MEASURED)])
+    head = [f"defence ({' / '.join(FEW)})", "read by", *MEASURED.values()]
+    return f"Every reading of the ensembles:\n\n{_rows(head, lines)}" if lines else ""
+
+
+def published_of(name: str, spec: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the recipe's header says, if these settings have that recipe's defence and backbone still."""
+    try:
+        shipped = recipe.load(recipe.locate(name)) if name else None
+    except InputError:
+        return None
+    if shipped is None or shipped.get("defence") != spec.get("defence"):
+        return None
+    same = backbone(shipped["model"]) == backbone(spec["model"])
+    return published(name) if same else None
 
 
 def _published(data: str) -> dict[tuple[str, str], Row]:
@@ -144,15 +182,20 @@ def _line(title: str, theirs: Row | None, ours: Sequence[Row], shown: Sequence[s
     if not ours:
         return [*cells, "not measured", DASH, DASH, DASH, DASH]
     blocks = [row["clustering"] for row in ours]
-    for key in ("clean", "pgd10", "adaptive_short", "adaptive"):
-        cells.append(" / ".join(_mean(block.get(key, {}).get(score) for block in blocks) for score in shown))
-    return [*cells, str(len(ours))]
+    return [*cells, *(_scores(blocks, key, shown) for key in MEASURED), str(len(ours))]
 
 
-def _markdown(lines: Sequence[Sequence[str]], shown: Sequence[str]) -> str:
-    scores = " / ".join(shown)
-    head = [f"defence ({scores})", "published: clean", "PGD-10", "ours: clean", "PGD-10"]
-    head += ["strongest of clustering_short", "strongest of clustering_adaptive", "seeds"]
+def _scores(blocks: Sequence[Mapping[str, Any]], key: str, shown: Sequence[str]) -> str:
+    """Means over seeds of one part of their blocks."""
+    return " / ".join(_mean(block.get(key, {}).get(score) for block in blocks) for score in shown)
+
+
+def _markdown(data: str, lines: Sequence[Sequence[str]], shown: Sequence[str]) -> str:
+    theirs = f"published{RELEASES.get(data, '')}: clean"
+    return _rows([f"defence ({' / '.join(shown)})", theirs, "PGD-10", *MEASURED.values(), "seeds"], lines)
+
+
+def _rows(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *lines))
 
 

@@ -100,6 +100,7 @@ def render(runs: Sequence[Run], command: str) -> str:
         flags=flags(runs),
         MARK=MARK,
         training=plots.training(runs, name="training"),
+        validations=plots.validations(runs, name="validation"),
         hard_runs=hardness_runs(runs),
         hardness=hardness(runs, name="hardness"),
         against_margin=against_margin(runs, name="margin"),

@@ -84,6 +84,49 @@ def training(runs: Sequence[Run], name: str) -> Markup | None:
     return to_svg(figure, name, f"training loss by epoch for {', '.join(shown)}")
 
 
+VALIDATED = {
+    "R@1": ("clean R@1", "R@1 of the clean test set, in percent."),
+    "mean_cosine": (
+        "mean cosine of clean embeddings",
+        "Mean cosine of two images of the clean test set. Near 1 all embeddings have fallen together: the loss may be "
+        "low, and R@1 above chance still, by the last digits of nearly equal distances.",
+    ),
+}
+"""Scores that are measured while a run trains: in words, and what they say."""
+
+
+@dataclass(frozen=True)
+class Validation:
+    """One score of the clean test set by epoch, of the runs (by their places) that measured it more than once."""
+
+    title: str
+    caption: str
+    styles: tuple[int, ...]
+    plot: Markup
+
+
+def validations(runs: Sequence[Run], name: str) -> list[Validation]:
+    """A plot for each score that some run measured more than once while it trained."""
+    made: list[Validation] = []
+    for score, (title, caption) in VALIDATED.items():
+        lines = [line for style, run in enumerate(runs) if (line := _validated(run, style, score)) is not None]
+        if lines:
+            figure, axes = new_axes("epoch", title)
+            for line in lines:
+                draw(axes, line)
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            styles = tuple(line.style for line in lines)
+            alone = f"{title} by epoch for {', '.join(runs[style].label for style in styles)}"
+            made.append(Validation(title, caption, styles, to_svg(figure, f"{name}-{len(made)}", alone)))
+    return made
+
+
+def _validated(run: Run, style: int, score: str) -> Series | None:
+    found = {float(r.settings["epoch"]): r.scores[score] for r in run.of_kind("validation") if score in r.scores}
+    finite = {epoch: value for epoch, value in sorted(found.items()) if math.isfinite(value)}
+    return Series(style, tuple(finite), tuple(finite.values())) if len(finite) > 1 else None
+
+
 def _curve(summary: Summary, columns: Sequence[Column], run: str, style: int) -> Series:
     cells = summary.rows[run]
     clean = Column("R@1")

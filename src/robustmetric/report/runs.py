@@ -26,6 +26,8 @@ class Run:
     recipe: str
     records: tuple[Record, ...]
     examples: tuple[Path, ...]
+    recipe_file: str = ""
+    """The recipe it was begun with, `recipes/cars/eat_eat.yaml`; its own settings, overrides included, are `recipe`."""
 
     def of_kind(self, *kinds: str) -> list[Record]:
         """The records of these kinds, in the order they were written."""
@@ -66,6 +68,7 @@ def read_run(path: Path) -> Run:
         recipe=recipe.read_text() if recipe.is_file() else _pretty(facts.get("recipe")),
         records=tuple(records),
         examples=tuple(sorted((path / "examples").glob("*.npz"))),
+        recipe_file=str(facts.get("recipe_file") or ""),
     )
 
 
