@@ -31,19 +31,31 @@ def ledger(
     table: Annotated[
         Path | None, typer.Option(help="Print results/<data> beside what is published, as Markdown.")
     ] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="Draw results/<data>: robustness against the steps of training, into --out.")
+    ] = None,
 ) -> None:
-    """Turn evaluated runs into rows of the ledger, one JSON file each, or print a table of them.
+    """Turn evaluated runs into rows of the ledger, one JSON file each, or print a table or draw a figure of them.
 
     Example: [bold]robustmetric ledger runs/cub-mobilenet_v2-act-seed0 -o results/cub[/bold]
     """
-    if table is not None and not runs and out is None:
+    if figure is not None and not runs and table is None and out is not None:
+        from robustmetric.report.efficiency import draw_costs
+
+        for path in draw_costs(figure, out):
+            typer.echo(path)
+        return
+    if table is not None and figure is None and not runs and out is None:
         from robustmetric.report.certified import certified_table
         from robustmetric.report.comparison import comparison
 
         typer.echo(certified_table(table) if table.resolve().name == "tabular" else comparison(table))
         return
-    if not runs or out is None or table is not None:
-        raise InputError("expected run folders and -o results/<data>, or --table results/<data> alone")
+    if not runs or out is None or table is not None or figure is not None:
+        raise InputError(
+            "expected run folders and -o results/<data>, or --table results/<data> alone, "
+            "or --figure results/<data> -o FOLDER"
+        )
     from robustmetric.jobs.ledger import write_rows
 
     for path in write_rows(runs, out):
