@@ -26,6 +26,8 @@ class Run:
     recipe: str
     records: tuple[Record, ...]
     examples: tuple[Path, ...]
+    collapse: str = ""
+    """By what evidence the training found that the model had collapsed; empty where it did not."""
 
     def of_kind(self, *kinds: str) -> list[Record]:
         """The records of these kinds, in the order they were written."""
@@ -66,6 +68,7 @@ def read_run(path: Path) -> Run:
         recipe=recipe.read_text() if recipe.is_file() else _pretty(facts.get("recipe")),
         records=tuple(records),
         examples=tuple(sorted((path / "examples").glob("*.npz"))),
+        collapse=str(facts.get("collapse") or "its training says so") if facts.get("collapsed") else "",
     )
 
 
