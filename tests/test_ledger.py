@@ -275,6 +275,10 @@ def test_names_and_costs_of_defences() -> None:
 
     alternative = {"name": "ics", "triplet": ["a", "a~", "p~"], "weight": 0.25}
     assert label(of("cub/hm_lga", structure=alternative)) == "hm_lga_ics_a_at_pt_weight0_25"
+    assert label(of("cub/hm_lga_ics", offset=1e-6)) == "hm_lga_ics_offset1em06", (
+        "an attack of its own, a row of its own"
+    )
+    assert label(of("cub/est", nudge="diagonal")) == "est_diagonal" and label(of("cub/est", nudge="random")) == "est"
     assert label(of("cub/act", plain_share=0.5)) == "act_plain0_5"
     assert label(of("sop/hm_lga_ics"), "sop") == "hm_lga_ics" != label(of("cub/hm_lga_ics"), "sop")
     assert label(of("cub/minmax_partial")) == "minmax_partial" and label(of("cub/ca_tride")) == "ca_tride"

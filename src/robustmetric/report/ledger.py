@@ -112,7 +112,8 @@ def label(defence: Mapping[str, Any], data: str = "") -> str:
         goal = defence["destination"]
         own = goal["name"] != "mined"
         source = [] if own and letter == "s" else [letter]
-        return "_".join([name, *source, _goal(goal), *_structure(defence, 0.05 if data == "sop" else 0.5)])
+        parts = [name, *source, _goal(goal), *_structure(defence, 0.05 if data == "sop" else 0.5)]
+        return "_".join([*parts, *([f"offset{_digits(defence['offset'])}"] if defence.get("offset") else [])])
     parts = ["noise" if is_noise(defence) else name]
     parts = [f"gaussian{_digits(defence['sigma'])}"] if name == "noise" else parts
     if loss.get("name") == "cross_entropy":
@@ -124,6 +125,7 @@ def label(defence: Mapping[str, Any], data: str = "") -> str:
     elif letter != ("m" if name == "ca_tride" else "r"):
         parts.append(letter)
     parts += ["partial"] if defence.get("clean_anchor") else []
+    parts += [str(defence["nudge"])] if defence.get("nudge", "random") != "random" else []
     parts += [f"plain{_digits(defence['plain_share'])}"] if defence.get("plain_share") else []
     return "_".join(parts)
 
