@@ -9,7 +9,8 @@ from typing import Any
 from robustmetric import recipe
 from robustmetric.report import clustering_rows, masking_flag
 from robustmetric.report.classification import classification_tables, without_classifiers
-from robustmetric.report.ledger import LARGE, PROTOCOLS, Row, label, published, read_rows, steps
+from robustmetric.report.ledger import LARGE, PROTOCOLS, Row, published, read_rows
+from robustmetric.report.names import label, steps
 from robustmetric.report.pairs import grids
 from robustmetric.report.scores import DASH, show
 

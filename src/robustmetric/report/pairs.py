@@ -4,7 +4,8 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from robustmetric.report.ledger import LETTERS, Row
+from robustmetric.report.ledger import Row
+from robustmetric.report.names import LETTERS
 from robustmetric.report.scores import DASH, show
 
 ORDER = tuple(LETTERS.values())
