@@ -14,13 +14,13 @@ from robustmetric import recipe, records
 from robustmetric.errors import InputError
 from robustmetric.jobs import assemble
 from robustmetric.jobs.folder import RunFolder, fingerprint
-from robustmetric.jobs.ledger import cost, fingerprint_of, read_row, write_rows
+from robustmetric.jobs.ledger import fingerprint_of, read_row, write_rows
 from robustmetric.metrics.robustness import SUB_SCORES, ers
 from robustmetric.models.convnet import ConvNet
 from robustmetric.records import Record
 from robustmetric.report.certified_schema import faults as certified_faults
 from robustmetric.report.comparison import comparison
-from robustmetric.report.ledger import TEN, faults, label, protocol, read_rows
+from robustmetric.report.ledger import TEN, faults, protocol, read_rows
 
 RESULTS = Path(__file__).parents[1] / "results"
 CERTIFIED = sorted(RESULTS.glob("tabular/*.json"))
@@ -269,26 +269,6 @@ def test_the_table_keeps_published_and_ours_apart(tmp_path: Path) -> None:
     assert "| published (CUB-200-2010): clean | PGD-10 | ours: clean |" in clustering, "ours are of the release of 2011"
     clean, attacked = "56.9 / 19.3 / 52.8 / 62.3 / 71.3 / 80.5", "38.0 / 4.8 / 24.0 / 30.4 / 37.6 / 47.5"
     assert f"| `eat-r8` | {clean} | {attacked} | not measured |" in clustering
-
-
-def test_names_and_costs_of_defences() -> None:
-    def of(name: str, **changes: Any) -> dict[str, Any]:
-        return {**recipe.load(recipe.locate(name))["defence"], **changes}
-
-    alternative = {"name": "ics", "triplet": ["a", "a~", "p~"], "weight": 0.25}
-    assert label(of("cub/hm_lga", structure=alternative)) == "hm_lga_ics_a_at_pt_weight0_25"
-    assert label(of("cub/act", plain_share=0.5)) == "act_plain0_5"
-    assert label(of("sop/hm_lga_ics"), "sop") == "hm_lga_ics" != label(of("cub/hm_lga_ics"), "sop")
-    assert label(of("cub/minmax_partial")) == "minmax_partial" and label(of("cub/ca_tride")) == "ca_tride"
-    assert label(of("cub/hm_lga", destination={"name": "fixed", "value": 2})) == "hm_fixed2"
-    # Forward passes an image: look 1, step 2, update 3; three images of triplets for two of the batch.
-    assert cost(of("cub/plain")) == 3 and cost(of("cub/est")) == 1 + 2 * 8 + 3
-    assert cost(of("cub/hm_lga")) == 1 + 2 * 8 * 1.5 + 3 * 1.5
-    assert cost(of("cub/hm_lga_ics")) == cost(of("cub/hm_lga")) + 3, "the clean anchors and positives once more"
-    assert cost(of("cub/hm_s_s")) == 1 + 3 * 1.5, "equal source and destination: nothing is attacked"
-    assert cost(of("cub/ca_tride")) == 1 + 2 * 16 * 0.75 + 3 * 1.5
-    assert cost(of("cub/free_hm")) == 0.25 + 4.5
-    assert cost({"name": "my_lab.Mine"}) is None
 
 
 def test_the_ten_numbers_are_those_of_the_score() -> None:

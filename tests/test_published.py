@@ -8,8 +8,8 @@ import pytest
 from published import ATTACKED, BY_HAND, RECIPES, Row, generated, published, rows, unmeasured
 from robustmetric import recipe
 from robustmetric.metrics.robustness import ers
-from robustmetric.report.ledger import label, steps
 from robustmetric.report.ledger import published as told
+from robustmetric.report.names import label, steps
 
 FILES = generated()
 FASHION = ("fashion/plain", "fashion/est", "fashion/act")

@@ -264,6 +264,7 @@ def build(**changes: Any) -> None:
         ({"structure": 0.5}, "structure: float is not of the kind Structure"),
         ({"groups": 0}, "groups 0, margin 0.2; expected groups >= 1"),
         ({"margin": -0.2}, "groups 1, margin -0.2; expected groups >= 1, margin >= 0"),
+        ({"offset": -1e-6}, "offset -1e-06 is no small length; expected a number >= 0"),
     ],
 )
 def test_parts_of_another_kind_are_refused_when_it_is_built(changes: dict[str, Any], message: str) -> None:

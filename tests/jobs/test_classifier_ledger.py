@@ -4,7 +4,7 @@ from robustmetric import recipe
 from robustmetric.jobs.classifier_ledger import auto_rank, batch_name, classification, model_name
 from robustmetric.jobs.ledger import cost
 from robustmetric.records import Record
-from robustmetric.report.ledger import label, steps
+from robustmetric.report.names import label, steps
 
 
 def test_every_recipe_of_a_classifier_has_a_row_of_its_own() -> None:

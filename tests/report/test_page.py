@@ -191,3 +191,14 @@ def test_reports_do_not_import_torch():
     # pyplot keeps figures in global state, so it stays out too.
     code = "import robustmetric.report.page, sys; assert not {'torch', 'matplotlib.pyplot'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_collapsed_run_is_said_to_be_one_above_its_numbers_and_beside_them(tmp_path: Path, make_run: MakeRun) -> None:
+    """R@1 alone would not tell: a ranking survives any shrinking."""
+    fallen = make_run("minmax", *EST, collapsed=True, collapse="mean pairwise cosine 0.9999")
+    text = write_page([make_run("plain", *PLAIN), fallen], tmp_path / "page").read_text()
+    page = Page(text)
+    assert "⚑ minmax has collapsed (mean pairwise cosine 0.9999): all its embeddings lie in one place" in page.text
+    assert any(cells and cells[0].startswith("minmax ") and "collapsed" in cells[0] for cells in page.cells)
+    sound = write_page([make_run("est", *EST, collapsed=False, collapse=None)], tmp_path / "other").read_text()
+    assert "has collapsed" not in Page(sound).text

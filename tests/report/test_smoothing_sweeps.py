@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from commands import Command
 from robustmetric.report.comparison import comparison
 from robustmetric.report.ledger import faults
@@ -98,28 +96,21 @@ def write(folder: Path, rows: list[dict[str, Any]]) -> Path:
     return folder
 
 
-def test_one_command_prints_the_tables_and_draws_the_figure(tmp_path: Path, command: Command) -> None:
-    folder, figure = write(tmp_path / "cifar10", SWEPT), tmp_path / "made" / "smoothing.svg"
-    found = command("ledger", "--table", folder, "--figure", figure)
+def test_one_command_prints_the_tables_and_another_draws_the_figure(tmp_path: Path, command: Command) -> None:
+    folder, out = write(tmp_path / "cifar10", SWEPT), tmp_path / "made"
+    found = command("ledger", "--table", folder)
     assert found.code == 0 and "label smoothing, protocol short" in found.out and comparison(folder) in found.out
-    drawn = figure.read_text()
+    assert command("ledger", "--figure", folder, "-o", out).code == 0
+    assert sorted(path.name for path in out.iterdir()) == ["smoothing-cifar10.png", "smoothing-cifar10.svg"]
+    drawn = (out / "smoothing-cifar10.svg").read_text()
     for words in ("FS, PGD-100", "FS, AutoAttack", "Madry, PGD-100", "Madry, AutoAttack", "label smoothing"):
         assert f">{words}<" in drawn
-    again = tmp_path / "again.svg"
-    assert command("ledger", "--table", folder, "--figure", again).code == 0
-    assert again.read_text() == drawn, "the same rows make the same bytes"
+    assert command("ledger", "--figure", folder, "-o", tmp_path / "again").code == 0
+    again = (tmp_path / "again" / "smoothing-cifar10.svg").read_text()
+    assert again == drawn, "the same rows make the same bytes"
 
 
-@pytest.mark.parametrize(
-    ("rows", "name", "message"),
-    [
-        (SWEPT[:1], "a.svg", "no two rows differ in label smoothing alone"),
-        (SWEPT, "a.song", "a.song names no kind of picture; expected a file such as smoothing.svg"),
-    ],
-)
-def test_a_figure_that_cannot_be_drawn_says_why(
-    rows: list[dict[str, Any]], name: str, message: str, tmp_path: Path, command: Command
-) -> None:
-    folder = write(tmp_path / "cifar10", rows)
-    assert message in command("ledger", "--table", folder, "--figure", tmp_path / name).error
-    assert "expected --table results/<data> with it" in command("ledger", "--figure", tmp_path / name).error
+def test_one_smoothing_alone_makes_no_figure(tmp_path: Path, command: Command) -> None:
+    folder = write(tmp_path / "cifar10", SWEPT[:1])
+    assert "nor in label smoothing alone" in command("ledger", "--figure", folder, "-o", tmp_path / "made").error
+    assert not (tmp_path / "made").exists()

@@ -23,6 +23,14 @@ def nudged(origin: Embeddings, generator: torch.Generator | None) -> Embeddings:
     return origin + 1e-5 * direction / direction.norm(dim=1, keepdim=True)
 
 
+def beside(origin: Embeddings) -> Embeddings:
+    """`origin` less 1e-6 in every coordinate, as a distance that adds 1e-6 to each difference has it.
+
+    The first step up is then along (1, ..., 1) for every image: a direction that all share, and a model can learn.
+    """
+    return origin - 1e-6
+
+
 def clean_proxies(z: Embeddings, clean: Embeddings, own: Bool[Tensor, "batch batch"]) -> Float[Tensor, " batch"]:
     """Proxy-Anchor (Kim et al. 2020) with the batch's clean embeddings for proxies; all rows climb this one number.
 

@@ -32,29 +32,32 @@ def ledger(
         Path | None, typer.Option(help="Print results/<data> beside what is published, as Markdown.")
     ] = None,
     figure: Annotated[
-        Path | None, typer.Option(help="With --table: draw PGD-100 and AutoAttack against label smoothing, FILE.svg.")
+        Path | None,
+        typer.Option(help="Draw results/<data> into --out: robustness by steps of training, and by label smoothing."),
     ] = None,
 ) -> None:
-    """Turn evaluated runs into rows of the ledger, one JSON file each, or print a table of them.
+    """Turn evaluated runs into rows of the ledger, one JSON file each, or print a table or draw a figure of them.
 
     Example: [bold]robustmetric ledger runs/cub-mobilenet_v2-act-seed0 -o results/cub[/bold]
-    [bold]robustmetric ledger --table results/cifar10 --figure smoothing.svg[/bold]
+    [bold]robustmetric ledger --figure results/cifar10 -o figures[/bold]
     """
-    if figure is not None and table is None:
-        raise InputError(f"--figure {figure} is drawn from rows; expected --table results/<data> with it")
-    if table is not None and not runs and out is None:
+    if figure is not None and not runs and table is None and out is not None:
+        from robustmetric.report.figures import draw_figures
+
+        for path in draw_figures(figure, out):
+            typer.echo(path)
+        return
+    if table is not None and figure is None and not runs and out is None:
         from robustmetric.report.certified import certified_table
         from robustmetric.report.comparison import comparison
 
         typer.echo(certified_table(table) if table.resolve().name == "tabular" else comparison(table))
-        if figure is not None:
-            from robustmetric.report.ledger import read_rows
-            from robustmetric.report.smoothing import draw_smoothing
-
-            typer.echo(draw_smoothing(read_rows(table), figure), err=True)
         return
-    if not runs or out is None or table is not None:
-        raise InputError("expected run folders and -o results/<data>, or --table results/<data> alone")
+    if not runs or out is None or table is not None or figure is not None:
+        raise InputError(
+            "expected run folders and -o results/<data>, or --table results/<data> alone, "
+            "or --figure results/<data> -o FOLDER"
+        )
     from robustmetric.jobs.ledger import write_rows
 
     for path in write_rows(runs, out):

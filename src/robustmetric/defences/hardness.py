@@ -1,5 +1,7 @@
 """Hardness manipulation, HM (Zhou & Patel, "Enhancing adversarial robustness for deep metric learning", CVPR 2022)."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -8,6 +10,7 @@ from robustmetric.defences.base import Defence, require
 from robustmetric.defences.destinations import Destination, Mined, Moment
 from robustmetric.defences.groups import check_mining, clean_triplets, group_means, groups_in, spread
 from robustmetric.defences.structure import PLACES, Structure
+from robustmetric.errors import InputError
 from robustmetric.losses.mining import Miner
 from robustmetric.losses.triplet import hardness, triplet_values
 from robustmetric.perturb.pgd import Rowwise
@@ -22,6 +25,10 @@ class HardnessManipulation(Defence):
 
     A triplet that has reached its goal moves no further. `structure` adds ICS. `groups` mines, and remembers the loss
     of the step before, in each of so many parts of the batch: 2 on one GPU is the published setting of two.
+
+    `offset` is added to every coordinate of the differences that the attack measures. Where the positive is the anchor
+    itself (soft-hard), their distance is 0 and has no direction: with 0 the first step moves anchor and negative only,
+    with 1e-6, as in the reference code, it parts the two copies along the diagonal. Other triplets do not notice.
     """
 
     last_loss: Tensor
@@ -34,15 +41,19 @@ class HardnessManipulation(Defence):
         margin: float = 0.2,
         structure: Structure | None = None,
         groups: int = 1,
+        offset: float = 0.0,
     ) -> None:
         super().__init__()
         require(destination, Destination, "destination")
         require(attack, Engine, "attack")
+        if not 0 <= offset < math.inf:
+            raise InputError(f"offset {offset} is no small length; expected a number >= 0, such as 1e-6")
         if structure is not None:
             require(structure, Structure, "structure")
         check_mining(source, margin, groups)
         self.source, self.destination, self.attack = source, destination, attack
         self.margin, self.structure, self.groups = margin, structure, groups
+        self.offset = offset
         self.register_buffer("last_loss", torch.full((groups,), FIRST_LOSS))
 
     def forward(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> dict[str, Tensor]:
@@ -56,7 +67,8 @@ class HardnessManipulation(Defence):
             def shortfall(x: Inputs, goal: Tensor) -> Tensor:
                 nonlocal computed
                 computed += len(x)
-                return -(goal - hardness(*embed(x).chunk(3))).relu().square()
+                a, p, n = embed(x).chunk(3)
+                return -(goal - hardness(a + self.offset, p, n)).relu().square()
 
             if not self._is_still:
                 last_loss = spread(self.last_loss[:groups], len(before))

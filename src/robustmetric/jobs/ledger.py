@@ -34,14 +34,12 @@ from robustmetric.report.ledger import (
     RADII,
     Row,
     faults,
-    is_noise,
-    label,
     longer,
     protocol,
     published,
-    steps,
 )
 from robustmetric.report.masking_flag import masking_block
+from robustmetric.report.names import is_noise, label, steps
 
 PAPERS = {
     "est": "Zhou et al. 2020",

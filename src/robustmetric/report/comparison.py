@@ -9,7 +9,9 @@ from typing import Any
 from robustmetric import recipe
 from robustmetric.report import clustering_rows, masking_flag
 from robustmetric.report.classification import classification_tables, without_classifiers
-from robustmetric.report.ledger import LARGE, PROTOCOLS, Row, label, published, read_rows, steps
+from robustmetric.report.ledger import LARGE, PROTOCOLS, Row, published, read_rows
+from robustmetric.report.names import label, steps
+from robustmetric.report.pairs import grids
 from robustmetric.report.scores import DASH, show
 from robustmetric.report.smoothing import smoothing_tables
 
@@ -31,11 +33,16 @@ def comparison(folder: Path) -> str:
     rows = [row for row in without_classifiers(every) if row not in clustered]
     groups: dict[tuple[str, str], dict[Kind, list[Row]]] = {}
     for row in sorted(rows, key=_place):
-        groups.setdefault((row["protocol"], row["model"]), {}).setdefault(_kind(row), []).append(row)
+        groups.setdefault((row["protocol"], row["model"]), {}).setdefault(kind_of(row), []).append(row)
     parts = [
         f"### {data}, protocol {protocol}\n\n{_table({kind: theirs.get(kind) for kind in ours}, ours, model)}"
         for (protocol, model), ours in groups.items()
     ]
+    pairs = (
+        grids(f"{data}, protocol {protocol}", ours, theirs, title_of(model))
+        for (protocol, model), ours in groups.items()
+    )
+    parts += [text for text in pairs if text]
     measured = {kind for ours in groups.values() for kind in ours}
     missing = {kind: block for kind, block in theirs.items() if kind not in measured}
     if missing:
@@ -56,7 +63,8 @@ def _published(data: str) -> dict[Kind, Block]:
     return found
 
 
-def _kind(row: Row) -> Kind:
+def kind_of(row: Row) -> Kind:
+    """A row's defence and its steps, which its id names."""
     eta = re.search(r"-eta(\d+)(-|$)", row["id"])
     return row["defence"], int(eta[1]) if eta else None
 
@@ -71,7 +79,7 @@ def _table(
 ) -> str:
     """One line per kind of `theirs`: what was published, then what was measured, or the word for what was not."""
     models = sorted({block["model"] for block in theirs.values() if block is not None})
-    left, right = ", ".join(_title(name) for name in models), _title(model)
+    left, right = ", ".join(title_of(name) for name in models), title_of(model)
     head = [
         "defence", "steps", f"published ({left}): R@1" if left else "published: R@1", "ERS",
         f"ours ({right}): R@1" if model else "ours", "ERS compat", "ERS fixed", "ES:R fixed", "seeds",
@@ -83,7 +91,8 @@ def _table(
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _title(model: str) -> str:
+def title_of(model: str) -> str:
+    """A backbone as papers write it."""
     return MODELS.get(model, model)
 
 

@@ -57,7 +57,8 @@ def against_margin(runs: Sequence[Run], name: str) -> Markup | None:
     for margin in sorted({margin_of(run) for run in shown}):
         axes.axhline(margin, color=INK, linestyle="--", linewidth=1, gid="margin")
         across = axes.get_yaxis_transform()
-        axes.text(0.99, margin, f"margin {margin:g}", transform=across, fontsize=10, color=INK, va="bottom", ha="right")
+        # Below its line: a collapsed model's loss lies on it, or just above.
+        axes.text(0.99, margin, f"margin {margin:g}", transform=across, fontsize=10, color=INK, va="top", ha="right")
     axes.set_ylim(bottom=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return to_svg(figure, name, f"triplet loss against the margin for {', '.join(run.label for run in shown)}")

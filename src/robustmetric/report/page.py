@@ -97,7 +97,8 @@ def render(runs: Sequence[Run], command: str) -> str:
         subject=_subject(runs),
         proofs=proofs(runs),
         checked=checked(runs),
-        flags=flags(runs),
+        flags=_flags(runs),
+        collapsed=[run for run in runs if run.collapse],
         MARK=MARK,
         training=plots.training(runs, name="training"),
         validations=plots.validations(runs, name="validation"),
@@ -119,6 +120,13 @@ def _subject(runs: Sequence[Run]) -> str:
     if not any(of_classes):
         return "retrieval"
     return "classifier" if all(of_classes) else "model"
+
+
+def _flags(runs: Sequence[Run]) -> dict[str, str]:
+    """By label, what stands beside a run's numbers: that its model collapsed, that its attacks were too weak."""
+    masked = flags(runs)
+    words = {run.label: [*(["collapsed"] if run.collapse else []), masked.get(run.label, "")] for run in runs}
+    return {label: "; ".join(filter(None, said)) for label, said in words.items() if any(said)}
 
 
 def _section(summary: Summary, runs: Sequence[Run], place: int) -> Section:

@@ -28,6 +28,8 @@ class Run:
     examples: tuple[Path, ...]
     recipe_file: str = ""
     """The recipe it was begun with, `recipes/cars/eat_eat.yaml`; its own settings, overrides included, are `recipe`."""
+    collapse: str = ""
+    """By what evidence the training found that the model had collapsed; empty where it did not."""
 
     def of_kind(self, *kinds: str) -> list[Record]:
         """The records of these kinds, in the order they were written."""
@@ -69,6 +71,7 @@ def read_run(path: Path) -> Run:
         records=tuple(records),
         examples=tuple(sorted((path / "examples").glob("*.npz"))),
         recipe_file=str(facts.get("recipe_file") or ""),
+        collapse=str(facts.get("collapse") or "its training says so") if facts.get("collapsed") else "",
     )
 
 

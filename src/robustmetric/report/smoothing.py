@@ -7,15 +7,13 @@ import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from robustmetric import recipe
-from robustmetric.errors import InputError
-from robustmetric.report.ledger import Row, header_of, label
+from robustmetric.report.ledger import Row, header_of
+from robustmetric.report.names import label
 from robustmetric.report.plots import COLOURS
 from robustmetric.report.scores import DASH, show
 
@@ -65,25 +63,16 @@ def smoothing_tables(data: str, rows: Sequence[Row]) -> list[str]:
     return made
 
 
-def draw_smoothing(rows: Sequence[Row], path: Path) -> Path:
-    """The figure: one panel per sweep, a line per defence and attack, seeds averaged; SVG, PNG or PDF by its name."""
+def smoothing_figure(rows: Sequence[Row]) -> Figure | None:
+    """A panel per sweep, a line per defence and attack, seeds averaged. None where no two smoothings were measured."""
     groups = _by_smoothing(_points(rows))
     if not groups:
-        raise InputError(
-            f"no two rows differ in label smoothing alone and have {WEAK} or {STRONG}; expected rows of "
-            "cifar10/fs_scattering and fs_madry at several smoothings, evaluated by autoattack_pgd100"
-        )
+        return None
     figure = Figure(figsize=(6.2 * len(groups), 4.2), layout="constrained")
     panels = figure.subplots(1, len(groups), squeeze=False, sharey=True)[0]
     for axes, (title, points) in zip(panels, groups.items(), strict=True):
         _panel(axes, title, points)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "smoothing"}):
-            figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
-    except ValueError as error:
-        raise InputError(f"{path} names no kind of picture; expected a file such as smoothing.svg") from error
-    return path
+    return figure
 
 
 def _panel(axes: Axes, title: str, points: Sequence[Point]) -> None:

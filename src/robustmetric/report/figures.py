@@ -1,0 +1,32 @@
+"""The figures of a folder of the ledger: each that its rows allow."""
+
+from pathlib import Path
+
+import matplotlib
+
+from robustmetric.errors import InputError
+from robustmetric.report.efficiency import cost_figures
+from robustmetric.report.ledger import read_rows
+from robustmetric.report.smoothing import smoothing_figure
+
+KINDS = ("svg", "png")
+
+
+def draw_figures(folder: Path, out: Path) -> list[Path]:
+    """Robustness against the steps of training, and PGD-100 beside AutoAttack by label smoothing, into `out`."""
+    rows = read_rows(folder)
+    figures, smoothing = cost_figures(rows), smoothing_figure(rows)
+    if smoothing is not None:
+        figures[f"smoothing-{rows[0]['data']}"] = smoothing
+    if not figures:
+        raise InputError(
+            f"{folder} has no rows that differ in their steps alone, such as act-eta4 and act-eta8, nor "
+            "in label smoothing alone, evaluated by autoattack_pgd100; expected two such rows or more"
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    paths = {out / f"{name}.{kind}": figure for name, figure in figures.items() for kind in KINDS}
+    for path, figure in paths.items():
+        # The same rows are the same bytes: no date, and ids from the name.
+        with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": path.stem}):
+            figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
+    return list(paths)
