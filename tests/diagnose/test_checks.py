@@ -115,18 +115,33 @@ def test_steps_are_compared_from_a_tenth_on_but_never_below_the_usual_ones() -> 
 def test_zero_gradients_by_hand() -> None:
     gradients = torch.zeros(20, 1, 2, 2)
     gradients[2:, 0, 0, 0] = 0.5
-    verdict = checks.zero_gradients(gradients)
+    everything = torch.ones(20, dtype=torch.bool)
+    verdict = checks.zero_gradients(gradients, everything)
     # 2 of 20 images have none; 18 of 80 pixels have some.
     assert verdict.numbers["images without gradient"] == pytest.approx(10) and verdict.verdict == "fail"
     assert verdict.numbers["pixels without gradient"] == pytest.approx(100 * 62 / 80)
-    assert checks.zero_gradients(gradients[2:]).verdict == "pass"
+    assert checks.zero_gradients(gradients[2:], everything[2:]).verdict == "pass"
+
+
+def test_images_that_fall_without_a_gradient_hide_nothing() -> None:
+    gradients, stands = torch.zeros(20, 1, 2, 2), torch.ones(20, dtype=torch.bool)
+    gradients[4:] = 0.5
+    assert checks.zero_gradients(gradients, stands).numbers["of them standing"] == pytest.approx(20)
+    # Of the four without a gradient, three fall: 1 of 20 is 5 percent. Then all four.
+    stands[:3] = False
+    verdict = checks.zero_gradients(gradients, stands)
+    assert verdict.numbers["of them standing"] == pytest.approx(5) and verdict.verdict == "unclear"
+    assert verdict.said == "20.0 percent of the images have no gradient, 5.0 withstand the attack so"
+    stands[3] = False
+    verdict = checks.zero_gradients(gradients, stands)
+    assert verdict.numbers["of them standing"] == 0 and verdict.verdict == "unclear"
 
 
 def test_a_gradient_that_is_not_a_number_is_none_and_enters_no_record() -> None:
     gradients = torch.full((20, 1, 2, 2), 0.5)
     gradients[:3, 0, 0, 0] = torch.nan
     gradients[3, 0, 0, 0] = -torch.inf
-    verdict = checks.zero_gradients(gradients)
+    verdict = checks.zero_gradients(gradients, torch.ones(20, dtype=torch.bool))
     assert verdict.numbers["images with NaN"] == pytest.approx(15)
     assert verdict.numbers["images without gradient"] == pytest.approx(15) and verdict.verdict == "fail"
     assert "15.0 a gradient that holds NaN" in verdict.said

@@ -133,22 +133,26 @@ def steps(counts: Sequence[int], scores: Sequence[float], usual: int) -> Verdict
     return Verdict("steps", thresholds.LATE.judge(late), numbers, said, curve)
 
 
-def zero_gradients(gradients: Float[Tensor, "images *shape"]) -> Verdict:
-    """Images must have a gradient to climb; one with a NaN in it leads nowhere, and counts as none."""
+def zero_gradients(gradients: Float[Tensor, "images *shape"], stands: Survived) -> Verdict:
+    """Images that withstand the usual attack must have a gradient to climb; one with a NaN in it leads nowhere, and
+    counts as none. Where there is none and the image falls all the same, nothing is hidden that counts: unclear.
+    """
     broken = gradients.flatten(1).isnan().any(dim=1)
     flat = gradients.flatten(1).nan_to_num(nan=0.0, posinf=INFINITE, neginf=-INFINITE)
     lengths = flat.abs().amax(dim=1).masked_fill(broken, 0.0)
-    share = _percent(lengths == 0)
+    share, hidden = _percent(lengths == 0), _percent((lengths == 0) & stands)
     numbers = {
         "images without gradient": share,
+        "of them standing": hidden,
         "images with NaN": _percent(broken),
         "pixels without gradient": _percent((flat == 0).flatten()),
         "median of the largest entries": float(lengths.median()),
     }
     ranked = lengths.sort().values.tolist()
     curve = Curve("images, in order", "largest entry of the gradient", {"images": (_count(lengths), ranked)})
-    word = _enough(thresholds.FLAT.judge(share), len(flat))
-    said = f"{share:.1f} percent of the images have no gradient"
+    at_least: Word = "unclear" if share >= thresholds.FLAT.unclear else "pass"
+    word = _enough(_worse(thresholds.FLAT.judge(hidden), at_least), len(flat))
+    said = f"{share:.1f} percent of the images have no gradient, {hidden:.1f} withstand the attack so"
     said += f", {numbers['images with NaN']:.1f} a gradient that holds NaN" if broken.any() else ""
     return Verdict("zero_gradients", word, numbers, said, curve)
 

@@ -175,7 +175,7 @@ def _function(this: Examination, *, by_decisions: bool) -> Iterator[Verdict]:
     subject, ball, queries = this.subject, this.engine.ball, this.effort.queries
     runs = _usual_runs(this, this.effort.restarts)
     white, left = runs.all(dim=0), dict[str, Survived]()
-    yield checks.zero_gradients(_gradients(this))
+    yield checks.zero_gradients(_gradients(this), white)
     yield checks.restarts(runs)
     yield checks.loss_curves(_loss_curves(this))
     verdict, left["step sizes"] = _step_sizes(this)

@@ -34,7 +34,7 @@ RISE = Limit(unclear=5.0, fail=10.0)
 LATE = Limit(unclear=5.0, fail=10.0)
 """Points that fall after a tenth of the most steps."""
 FLAT = Limit(unclear=5.0, fail=10.0)
-"""Percent of the images without any gradient."""
+"""Percent of the images without any gradient that withstand the usual attack; unclear also where that many fall."""
 LOSSES = Limit(unclear=5.0, fail=10.0)
 """Points from the attack on the usual loss to the worst case per image over all losses."""
 STEP_SIZES = Limit(unclear=5.0, fail=10.0)
