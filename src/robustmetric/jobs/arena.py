@@ -52,7 +52,7 @@ class Arena:
     fast: bool = False
     """Whether the model is seen in bfloat16 (on a GPU), not in fp32."""
     search: Search = "fp32"
-    """What attacks climb in; what they reach is scored as the model is seen."""
+    """What attacks climb in: on a GPU alone is it another than fp32. What they reach is scored as the model is seen."""
 
     @staticmethod
     def prepare(
@@ -101,7 +101,7 @@ class Arena:
             batch_size=batch_size,
             data_fingerprint=data_fingerprint(dataset),
             fast=fast,
-            search=cast(Search, search),
+            search=cast(Search, search) if workers.device.type == "cuda" else "fp32",
         )
 
     @cached_property
@@ -157,7 +157,7 @@ class Arena:
             "weights": fingerprint(self.model)[:16],
             "data_fingerprint": self.data_fingerprint,
         }
-        if self.search != "fp32" and self.workers.device.type == "cuda":
+        if self.search != "fp32":
             described["search"] = self.search
         return {**described, "skipped": self.skipped} if self.skipped else described
 

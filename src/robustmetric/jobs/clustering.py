@@ -94,6 +94,8 @@ def run_clustering(
     """
     if arena.workers.ranks > 1:
         raise InputError(f"a whole set is moved by one process, not {arena.workers.ranks}; expected --devices 1")
+    if arena.search != "fp32":
+        raise InputError(f"a whole set is moved in fp32; expected suite {suite.name} without --search {arena.search}")
     reading = reading or usual(arena)
     done = dict(finished or {})
     crowd = Crowd.of(arena)

@@ -246,7 +246,7 @@ def unit(model: nn.Module) -> nn.Module:
 def _save_pictures(folder: RunFolder, record: Record, pictures: Pictures | None) -> None:
     if pictures is None:
         return
-    precision = str(record.settings["precision"]).replace("fp32", "")
+    precision = str(record.settings.get("search", record.settings["precision"])).replace("fp32", "")
     parts = [record.settings["suite"], record.name, f"{record.settings['radius'] * 255:.2f}", precision]
     label = "-".join(str(part) for part in parts if part).replace("/", "_")
     save_arrays(folder.examples / f"{label.replace('+', 'plus')}.npz", pictures)
