@@ -28,6 +28,13 @@ SAMPLED = 64
 """Images per split whose bytes a data fingerprint reads: a large memory map stays on disk."""
 
 
+def known_search(search: str) -> Search:
+    """What attacks climb in, from its name."""
+    if search not in get_args(Search):
+        raise InputError(f"search {search!r} is not known{nearest(search, get_args(Search))}")
+    return cast(Search, search)
+
+
 @dataclass(frozen=True)
 class Arena:
     """Where a model is tested: the queries it gets and the gallery it searches, embedded once.
@@ -71,9 +78,8 @@ class Arena:
         """Embed the gallery, with a bar if `shown`; take all queries, or `limit` of them drawn with `seed`."""
         if batch_size < 1:
             raise InputError(f"a batch of {batch_size} images cannot be attacked; expected at least 1")
-        if search not in get_args(Search):
-            raise InputError(f"search {search!r} is not known{nearest(search, get_args(Search))}")
-        if fast and search != "fp32":
+        sought = known_search(search)
+        if fast and sought != "fp32":
             raise InputError(f"--fast is bfloat16 throughout; expected it without --search {search}")
         queries = Feed(dataset.queries, workers.device)
         searched = None if isinstance(model, Classifies) else dataset.gallery
@@ -101,7 +107,7 @@ class Arena:
             batch_size=batch_size,
             data_fingerprint=data_fingerprint(dataset),
             fast=fast,
-            search=cast(Search, search) if workers.device.type == "cuda" else "fp32",
+            search=sought if workers.device.type == "cuda" else "fp32",
         )
 
     @cached_property
