@@ -121,12 +121,12 @@ def test_the_fingerprint_of_many_images_reads_the_first_the_last_and_some_betwee
     assert noticed == SAMPLED
 
 
-def test_what_attacks_search_in_is_in_the_settings_of_a_gpu_alone() -> None:
-    usual = arena(Dataset("rows", ROWS, ROWS), Workers(CPU))
+def test_attacks_search_in_tf32_on_a_gpu_alone_and_settings_say_so() -> None:
+    dataset = Dataset("rows", ROWS, ROWS)
+    usual = Arena.prepare(nn.Identity(), dataset, VIEW, Workers(CPU), search="tf32")
+    assert usual.search == "fp32", "records do not say so on a CPU, so nothing may differ there"
     assert "search" not in usual.settings()
-    quick = replace(usual, search="tf32")
-    assert "search" not in quick.settings(), "a CPU has no TF32"
-    on_gpu = replace(quick, workers=Workers(torch.device("cuda")))
+    on_gpu = replace(usual, search="tf32", workers=Workers(torch.device("cuda")))
     assert on_gpu.settings()["search"] == "tf32" and on_gpu.settings()["precision"] == "fp32"
 
 

@@ -123,6 +123,12 @@ def test_the_strongest_is_named_for_every_score(found: list[Record]) -> None:
             assert both[record.settings["by"][name]][name] == value
 
 
+def test_a_search_that_whole_sets_do_not_have_is_refused(ensemble: Ensemble, digits: Dataset) -> None:
+    quick = replace(prepared(ensemble, digits), search="tf32")
+    with pytest.raises(InputError, match="moved in fp32; expected suite small without --search tf32"):
+        next(run_clustering(quick, SUITE, 0, CONTEXT))
+
+
 def test_strongest_keeps_radii_apart(found: list[Record]) -> None:
     other = [replace(r, settings={**r.settings, "radius": 0.3}) for r in found if r.settings["trial"] == "A1"]
     measured = [r for r in found if r.settings["trial"] == "A1"]

@@ -149,6 +149,18 @@ def test_transfer_has_a_block_by_source_and_a_table(tmp_path: Path) -> None:
     assert row["command"].split(" && ")[-2:] == both
 
 
+def test_transfers_sought_in_fp32_and_in_tf32_are_not_mixed(tmp_path: Path) -> None:
+    quick = [
+        replace(r, scores={"accuracy": 1.0}, settings={**r.settings, "search": "tf32"}) for r in transferred("plain")
+    ]
+    for place, found in enumerate(([*quick, *transferred("plain")], [*transferred("plain"), *quick])):
+        block = read_row(run(tmp_path / f"both{place}", *USUAL, *found))["transfer"]
+        assert "search" not in block and block["sources"]["plain"]["accuracy"]["PGD-20"] == 80.0
+    # Of fp32 there is one attack of four.
+    block = read_row(run(tmp_path / "few", *USUAL, *transferred("plain")[:1], *quick))["transfer"]
+    assert block["search"] == "tf32" and set(block["sources"]["plain"]["accuracy"].values()) == {1.0}
+
+
 @pytest.mark.parametrize(
     ("block", "words"),
     [

@@ -69,6 +69,11 @@ def test_a_run_that_was_stopped_goes_on(command: Command, tmp_path: Path) -> Non
         (["digits/plain", "sampler.batch=8,7"], "an odd batch of 7 images"),
         (["digits/plain", "seed=0"], "nothing varies; expected a setting with values"),
         (["digits/plain", "seed=0,1", "--evaluate", "ers22"], "'ers22' is no file and no suite"),
+        (["digits/plain", "seed=0,1", "--evaluate", "ers224", "--search", "tf23"], "search 'tf23' is not known"),
+        (
+            ["digits/plain", "seed=0,1", "--evaluate", "clustering", "--search", "tf32"],
+            "expected suite clustering without --search tf32",
+        ),
         (["digits/classifier", "model.classes=10,4"], "a classifier of 4 classes"),
         (["tabular/digits-arml", "seed=0,1"], "run `robustmetric certify"),
     ],

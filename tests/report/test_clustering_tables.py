@@ -247,13 +247,15 @@ def test_what_the_paper_has_of_a_run_stands_below_it(make_run: MakeRun, tmp_path
     assert "cars-eat_eat, published" in page(tmp_path, eat).text
 
 
-def test_a_run_that_differs_from_its_recipe_or_suite_has_nothing_published(make_run: MakeRun) -> None:
+def test_a_run_that_differs_from_its_recipe_suite_or_radius_has_nothing_published(make_run: MakeRun) -> None:
     changed = published_run(make_run, "cars/eat_at", *ALONE)
     spec = recipe.load(changed / "recipe.yaml")
     spec["defence"]["attack"]["steps"] = 20
     recipe.save(spec, changed / "recipe.yaml")
     moved = [replace(one, settings={**one.settings, "suite": "clustering_short"}) for one in ENSEMBLE]
     other = published_run(make_run, "cars/eat_eat", *moved)
-    for path in (changed, other):
+    smaller = [replace(one, settings={**one.settings, "radius": 4 / 255}) for one in ENSEMBLE]
+    weaker = published_run(make_run, "cars/eat_mixup", *(one for one in smaller if one.settings["trial"] != "clean"))
+    for path in (changed, other, weaker):
         (group,) = groups(runs := read_runs([path]))
         assert not any("published" in line.run for line in tables(group, runs)[0].lines)

@@ -8,7 +8,8 @@ import pytest
 
 from commands import Command
 from robustmetric.errors import InputError
-from robustmetric.report.efficiency import cost_figure, lines_of
+from robustmetric.report.clustering_rows import SOURCE
+from robustmetric.report.efficiency import cost_figure, cost_figures, lines_of
 from robustmetric.report.figures import draw_figures
 
 
@@ -67,6 +68,16 @@ def test_the_score_of_ten_has_a_panel_where_it_was_measured() -> None:
     rows = [row("act", eta, 40.0, attacks={"compat": {**ten, "ERS": 20.0 + eta}}) for eta in (2, 4)]
     figure = cost_figure(rows)
     assert figure is not None and [axes.get_title() for axes in figure.axes] == ["clean R@1", "ERS (compat)"]
+
+
+def test_classifiers_and_rows_about_clustering_have_no_part_in_it() -> None:
+    # Random targets have recipes of one step and of seven; the plain model of another paper is trained otherwise.
+    classifiers = [row("random_target", eta, 0.0, clean={"accuracy": 80.0}, attacks={}) for eta in (1, 7)]
+    assert cost_figures(classifiers) == {}
+    other = row("plain", None, 5.0, paper=SOURCE)
+    (figure,) = cost_figures([*ROWS, *classifiers, other]).values()
+    plain = [line for line in figure.axes[0].lines if list(line.get_xdata()) == [1]]
+    assert {float(line.get_ydata()[0]) for line in plain} == {52.0}, "a point, and the ends of its error bar"
 
 
 def write(folder: Path, *rows: dict[str, Any]) -> Path:

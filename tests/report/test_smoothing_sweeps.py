@@ -44,7 +44,7 @@ def test_rows_of_these_tests_are_rows_of_the_ledger() -> None:
 
 def test_smoothing_has_a_line_a_value_with_ours_and_what_was_published_apart() -> None:
     (table,) = smoothing_tables("cifar10", SWEPT)
-    assert table.startswith("### cifar10, label smoothing, protocol short, wide_resnet16_4, batches of 60\n")
+    assert table.startswith("### cifar10, label smoothing, protocol short, wide_resnet16_4, 8/255, batches of 60\n")
     head, _, *lines = cells(table)
     assert head == [
         "smoothing", "FS: PGD-100", "FS: AutoAttack", "Madry: PGD-100", "Madry: AutoAttack",
@@ -70,6 +70,7 @@ def test_only_rows_that_differ_in_smoothing_alone_share_a_table() -> None:
     fast = [row("scattering", word, parts="-batch240-group60") for word in ("", "0_5")]
     fast += [row("madry", "", parts="-batch240"), row("scattering", "", parts="-batch240", pgd=1.0)]
     others = [row("scattering_ipot", "0_5"), row("one_step", "0_5"), row("madry", "0_2", search="tf32")]
+    others.append(row("madry", "0_6", radius=0.015686))
     other_steps = {**row("madry", "0_3"), "id": "cifar10-wide_resnet16_4-madry_smoothing0_3-eta10-short-seed0"}
     tables = smoothing_tables("cifar10", [*SWEPT, *fast, *others, other_steps])
     assert [table.partition("\n")[0].rpartition(", ")[2] for table in tables] == ["batches of 60", "batches of 240"]

@@ -21,7 +21,7 @@ Surrogate = Annotated[
 Queries = Annotated[int | None, typer.Option(help="Use this many queries, drawn with the seed.")]
 Together = Annotated[int, typer.Option(help="Images attacked at a time.")]
 Search = Annotated[
-    str, typer.Option(help="fp32, or tf32: faster on a GPU that has it; what is found is judged in fp32.")
+    str, typer.Option(help="fp32, or tf32 (not of clustering): faster on a GPU that has it; judged in fp32.")
 ]
 
 

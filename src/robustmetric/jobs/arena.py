@@ -28,6 +28,13 @@ SAMPLED = 64
 """Images per split whose bytes a data fingerprint reads: a large memory map stays on disk."""
 
 
+def known_search(search: str) -> Search:
+    """What attacks climb in, from its name."""
+    if search not in get_args(Search):
+        raise InputError(f"search {search!r} is not known{nearest(search, get_args(Search))}")
+    return cast(Search, search)
+
+
 @dataclass(frozen=True)
 class Arena:
     """Where a model is tested: the queries it gets and the gallery it searches, embedded once.
@@ -52,7 +59,7 @@ class Arena:
     fast: bool = False
     """Whether the model is seen in bfloat16 (on a GPU), not in fp32."""
     search: Search = "fp32"
-    """What attacks climb in; what they reach is scored as the model is seen."""
+    """What attacks climb in: on a GPU alone is it another than fp32. What they reach is scored as the model is seen."""
 
     @staticmethod
     def prepare(
@@ -71,9 +78,8 @@ class Arena:
         """Embed the gallery, with a bar if `shown`; take all queries, or `limit` of them drawn with `seed`."""
         if batch_size < 1:
             raise InputError(f"a batch of {batch_size} images cannot be attacked; expected at least 1")
-        if search not in get_args(Search):
-            raise InputError(f"search {search!r} is not known{nearest(search, get_args(Search))}")
-        if fast and search != "fp32":
+        sought = known_search(search)
+        if fast and sought != "fp32":
             raise InputError(f"--fast is bfloat16 throughout; expected it without --search {search}")
         queries = Feed(dataset.queries, workers.device)
         searched = None if isinstance(model, Classifies) else dataset.gallery
@@ -101,7 +107,7 @@ class Arena:
             batch_size=batch_size,
             data_fingerprint=data_fingerprint(dataset),
             fast=fast,
-            search=cast(Search, search),
+            search=sought if workers.device.type == "cuda" else "fp32",
         )
 
     @cached_property
@@ -157,7 +163,7 @@ class Arena:
             "weights": fingerprint(self.model)[:16],
             "data_fingerprint": self.data_fingerprint,
         }
-        if self.search != "fp32" and self.workers.device.type == "cuda":
+        if self.search != "fp32":
             described["search"] = self.search
         return {**described, "skipped": self.skipped} if self.skipped else described
 

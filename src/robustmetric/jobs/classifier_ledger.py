@@ -50,7 +50,10 @@ def auto_rank(tested: Iterable[Record], radius: float | None) -> dict[str, Any]:
 
 
 def by_source(aside: Iterable[Record], radius: float | None) -> dict[str, list[Record]]:
-    """The transferred attacks on a classifier by the run they climbed on: by its newest weights, on most queries."""
+    """The transferred attacks on a classifier by the run they climbed on: by its newest weights, on most queries.
+
+    Those that searched in fp32 and in TF32 are not mixed: of both the one of most attacks, then fp32.
+    """
     moved = _at((r for r in aside if "surrogate_weights" in r.settings and "accuracy" in r.scores), radius)
     found: dict[str, list[Record]] = {}
     for source in dict.fromkeys(source_of(record) for record in moved):
@@ -58,7 +61,11 @@ def by_source(aside: Iterable[Record], radius: float | None) -> dict[str, list[R
         newest = own[-1].settings["surrogate_weights"]
         own = [record for record in own if record.settings["surrogate_weights"] == newest]
         most = max(record.count for record in own)
-        found[source] = [record for record in own if record.count == most]
+        ways: dict[str | None, list[Record]] = {}
+        for record in own:
+            if record.count == most:
+                ways.setdefault(record.settings.get("search"), []).append(record)
+        found[source] = ways[max(ways, key=lambda search: (len(ways[search]), search is None))]
     return found
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from robustmetric.attacks.joint import WholeSet, embed_all, move_all, transfer_all
 from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.errors import InputError
-from robustmetric.jobs.arena import Arena
+from robustmetric.jobs.arena import Arena, known_search
 from robustmetric.jobs.crowd import Crowd, sampled
 from robustmetric.jobs.diagnose import is_masking, run_masking
 from robustmetric.jobs.evaluate import run_suite
@@ -42,6 +42,12 @@ SECONDS = "seconds of the climb"
 def is_clustering(suite: Suite) -> bool:
     """Whether a suite is of attacks on a whole set, which this job runs."""
     return any(isinstance(trial.attack, WholeSet) for trial in suite.trials)
+
+
+def check_search(suite: Suite, search: str) -> None:
+    """Refuse what is not known, or what the attacks of a suite cannot search in."""
+    if known_search(search) != "fp32" and is_clustering(suite):
+        raise InputError(f"a whole set is moved in fp32; expected suite {suite.name} without --search {search}")
 
 
 def run_any_suite(
@@ -94,6 +100,7 @@ def run_clustering(
     """
     if arena.workers.ranks > 1:
         raise InputError(f"a whole set is moved by one process, not {arena.workers.ranks}; expected --devices 1")
+    check_search(suite, arena.search)
     reading = reading or usual(arena)
     done = dict(finished or {})
     crowd = Crowd.of(arena)

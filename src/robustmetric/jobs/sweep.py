@@ -8,6 +8,7 @@ from pathlib import Path
 
 from robustmetric.errors import InputError
 from robustmetric.jobs import assemble
+from robustmetric.jobs.clustering import check_search
 from robustmetric.jobs.combinations import Combination, combinations
 from robustmetric.jobs.folder import RunFolder, atomically
 from robustmetric.jobs.progress import say
@@ -39,7 +40,7 @@ def sweep(
     home = out or Path("runs") / f"sweep-{assemble.title(where)}"
     runs = {RunFolder(home / one.name): one for one in combinations(assignments)}
     if suite is not None:
-        assemble.load_suite(suite)
+        check_search(assemble.load_suite(suite), search)
     for folder, one in runs.items():
         _check(name, one, folder)
     say(f"{home}: {len(runs)} runs of {name}, {sum(map(is_finished, runs))} finished before")

@@ -20,7 +20,7 @@ from robustmetric.data.transforms import CentreCrop, Identity
 from robustmetric.errors import InputError, nearest
 from robustmetric.jobs import assemble
 from robustmetric.jobs.arena import Arena
-from robustmetric.jobs.clustering import is_clustering, run_any_suite
+from robustmetric.jobs.clustering import check_search, is_clustering, run_any_suite
 from robustmetric.jobs.ers import APART
 from robustmetric.jobs.evaluate import title
 from robustmetric.jobs.folder import RunFolder, save_arrays, summarise
@@ -79,6 +79,7 @@ def evaluate(
     target = find_target(name, data=data, out=out, skip_unreadable=skip_unreadable)
     suite = suite or str(target.spec.get("suite", "ers224"))
     chosen = assemble.load_suite(suite, radius, modes, surrogate)
+    check_search(chosen, search)
     backend = _backend(target.spec, kmeans, chosen)
     fabric = hardware.fabric()
     workers = Workers.of(fabric)
@@ -246,7 +247,7 @@ def unit(model: nn.Module) -> nn.Module:
 def _save_pictures(folder: RunFolder, record: Record, pictures: Pictures | None) -> None:
     if pictures is None:
         return
-    precision = str(record.settings["precision"]).replace("fp32", "")
+    precision = str(record.settings.get("search", record.settings["precision"])).replace("fp32", "")
     parts = [record.settings["suite"], record.name, f"{record.settings['radius'] * 255:.2f}", precision]
     label = "-".join(str(part) for part in parts if part).replace("/", "_")
     save_arrays(folder.examples / f"{label.replace('+', 'plus')}.npz", pictures)

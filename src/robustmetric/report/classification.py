@@ -18,10 +18,10 @@ def classification_tables(data: str, rows: Sequence[Row]) -> list[str]:
     groups: dict[tuple[str, str, str], list[Row]] = {}
     moved: dict[tuple[str, str, str], list[Row]] = {}
     for row in filter(_is_of_classifier, rows):
-        at = _where(row["classification"]) if "classification" in row else "not attacked"
+        at = where(row["classification"]) if "classification" in row else "not attacked"
         groups.setdefault((row["protocol"], row["model"], at), []).append(row)
         if "transfer" in row:
-            at = f"{_where(row['transfer'])}, transfer"
+            at = f"{where(row['transfer'])}, transfer"
             moved.setdefault((row["protocol"], row["model"], at), []).append(row)
     made = [(key, _table(group)) for key, group in groups.items()]
     made += [(key, _transfer_table(group)) for key, group in moved.items()]
@@ -30,7 +30,7 @@ def classification_tables(data: str, rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _where(block: Mapping[str, Any]) -> str:
+def where(block: Mapping[str, Any]) -> str:
     """The radius, and the precision that attacks searched in where it is not fp32: such rows are compared apart."""
     sought = f", sought in {block['search']}" if "search" in block else ""
     return f"{show_radius(block['radius'])}{sought}"

@@ -1,5 +1,6 @@
 """Clustering under attack: records of kind `clustering` as tables, one for each suite and reading, and in sentences."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ CLEAN, BOTH, QUERY, GALLERY = "neither side", "both sides", "query only", "galle
 HEADLINE = ("V1, C1", "alone")
 """The reading of a model's headline numbers: the first vote of an ensemble; a single model has no other."""
 STRONGEST = "strongest"
-PAPERS_SUITE, PAPERS_ATTACK = "clustering", "A1"
+PAPERS_SUITE, PAPERS_ATTACK, PAPERS_RADIUS = "clustering", "A1", 8 / 255
 """What the paper's tables were measured by."""
 ALL = ("R@1", "R@8", "NMI", "AMI", "F1")
 SCORES: dict[str, tuple[str, ...]] = {CLEAN: ALL, BOTH: ALL, QUERY: ("R@1",), GALLERY: ("R@1",)}
@@ -163,10 +164,12 @@ def _lines(group: Group, runs: Sequence[Run], readings: Sequence[str]) -> tuple[
 
 
 def _published(title: str, place: int, run: Run, records: Sequence[Record]) -> list[Line]:
-    """What the paper has of the same row: clean, or under its attack, which suite `clustering` runs; else nothing."""
-    trial = {"clean": "clean", PAPERS_ATTACK: "pgd10"}.get(str(records[0].settings["trial"]))
-    recipe_of_run = run.path / "recipe.yaml"
-    if trial is None or records[0].settings["suite"] != PAPERS_SUITE or not recipe_of_run.is_file():
+    """What the paper has of the same row: clean, or under its attack, as suite `clustering` has it; else nothing."""
+    settings, recipe_of_run = records[0].settings, run.path / "recipe.yaml"
+    trial = {"clean": "clean", PAPERS_ATTACK: "pgd10"}.get(str(settings["trial"]))
+    if trial is None or settings["suite"] != PAPERS_SUITE or not recipe_of_run.is_file():
+        return []
+    if not math.isclose(settings.get("radius", PAPERS_RADIUS), PAPERS_RADIUS, rel_tol=1e-3):
         return []
     block = clustering_rows.published_of(run.recipe_file, recipe.load(recipe_of_run))
     if block is None:

@@ -108,6 +108,11 @@ def published(name: str) -> dict[str, Any] | None:
     return {"source": source, "model": "mobilenet_v2", **other, "clean": clean, "pgd10": attacked}
 
 
+def is_of_clustering(row: Row) -> bool:
+    """Whether a row was trained as this paper's tables are; see `ledger.ENSEMBLES`."""
+    return row.get("paper") == SOURCE
+
+
 def table(data: str, rows: Sequence[Row]) -> str:
     """Markdown: for every protocol and model ours beside the published; last, what is published and not measured."""
     shown = SHOWN.get(data, USUALLY_SHOWN)

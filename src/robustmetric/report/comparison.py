@@ -29,8 +29,8 @@ def comparison(folder: Path) -> str:
     data = folder.resolve().name
     theirs = _published(data)
     every = read_rows(folder) if folder.is_dir() else []
-    clustered = [row for row in every if row.get("paper") == clustering_rows.SOURCE]
-    rows = [row for row in without_classifiers(every) if row not in clustered]
+    clustered = [row for row in every if clustering_rows.is_of_clustering(row)]
+    rows = of_retrieval(every)
     groups: dict[tuple[str, str], dict[Kind, list[Row]]] = {}
     for row in sorted(rows, key=_place):
         groups.setdefault((row["protocol"], row["model"]), {}).setdefault(kind_of(row), []).append(row)
@@ -50,6 +50,11 @@ def comparison(folder: Path) -> str:
     parts += [text] if (text := clustering_rows.table(data, clustered)) else []
     parts += [*classification_tables(data, every), *smoothing_tables(data, every)]
     return "\n\n".join(parts) or f"No row of {data!r} is published or measured."
+
+
+def of_retrieval(rows: Iterable[Row]) -> list[Row]:
+    """The rows about retrieval: neither of classifiers nor of the tables about clustering, which train otherwise."""
+    return [row for row in without_classifiers(rows) if not clustering_rows.is_of_clustering(row)]
 
 
 def _published(data: str) -> dict[Kind, Block]:

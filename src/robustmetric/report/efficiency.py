@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from robustmetric.report.comparison import kind_of, title_of
+from robustmetric.report.comparison import kind_of, of_retrieval, title_of
 from robustmetric.report.ledger import Row
 from robustmetric.report.pairs import is_collapsed
 from robustmetric.report.plots import COLOURS, MARKERS, colour
@@ -48,9 +48,9 @@ Lines = dict[str, list[Point]]
 
 
 def cost_figures(rows: Sequence[Row]) -> dict[str, Figure]:
-    """A figure per protocol and backbone, by name: `cost-<data>-<protocol>-<model>`."""
+    """A figure of retrieval per protocol and backbone, by name: `cost-<data>-<protocol>-<model>`."""
     groups: dict[tuple[str, str, str], list[Row]] = {}
-    for row in rows:
+    for row in of_retrieval(rows):
         groups.setdefault((row["data"], row["protocol"], row["model"]), []).append(row)
     return {"-".join(("cost", *key)): made for key, own in groups.items() if (made := cost_figure(own))}
 

@@ -1,4 +1,4 @@
-"""What rows of the ledger call a defence, from its settings: two that differ in one have two names."""
+"""What rows of the ledger call a defence, from the settings that its tables vary."""
 
 from collections.abc import Mapping
 from typing import Any

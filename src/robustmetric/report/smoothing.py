@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from robustmetric import recipe
+from robustmetric.report.classification import where
 from robustmetric.report.ledger import Row, header_of
 from robustmetric.report.names import label
 from robustmetric.report.plots import COLOURS
@@ -37,7 +38,7 @@ class Point:
     matched: int
     """Rows that transport matches with one another: the batch, or a group of it."""
     place: str
-    """Protocol and model, and the precision that attacks searched in where it is not fp32."""
+    """Protocol, model and radius, and the precision that attacks searched in where it is not fp32."""
     weak: float | None
     """After PGD-100: the lowest run where there are several, as the authors report it."""
     strong: float | None
@@ -106,13 +107,12 @@ def _point(row: Row) -> Point | None:
     if named is None or not {WEAK, STRONG} & set(accuracy) or _number("eta", row["id"]) != STEPS[named[0]]:
         return None
     batch = _number("batch", row["id"]) or USUAL_BATCH
-    sought = f", sought in {block['search']}" if "search" in block else ""
     return Point(
         kind=named[0],
         smoothing=named[1],
         batch=batch,
         matched=_number("group", row["id"]) or batch,
-        place=f"protocol {row['protocol']}, {row['model']}{sought}",
+        place=f"protocol {row['protocol']}, {row['model']}, {where(block)}",
         weak=block.get("lowest run", {}).get(WEAK, accuracy.get(WEAK)),
         strong=accuracy.get(STRONG),
     )

@@ -32,7 +32,7 @@ class Protocol:
     mode: str = ""
     norm: str = ""
     precision: str = ""
-    """Empty for fp32, the ordinary one."""
+    """Empty for fp32, the ordinary one; also what attacks searched in where it is another."""
 
     def __str__(self) -> str:
         mode = self.mode and f"mode {self.mode}"
@@ -208,7 +208,8 @@ def _protocol(run: Run, record: Record) -> Protocol:
     settings = record.settings
     suite, mode, norm = (str(settings.get(key, "")) for key in ("suite", "mode", "norm"))
     precision = str(settings.get("precision", "")).replace("fp32", "")
-    return Protocol(str(settings.get("data") or run.data), suite, mode, norm, precision)
+    sought = f"sought in {settings['search']}" if "search" in settings else ""
+    return Protocol(str(settings.get("data") or run.data), suite, mode, norm, precision or sought)
 
 
 def _places(run: Run, record: Record, attacks: Sequence[Protocol]) -> list[Protocol]:
