@@ -44,6 +44,12 @@ def test_a_sweep_is_attacked_on_as_many_queries_as_are_asked_for(command: Comman
         assert attacked and all((r["count"], r["settings"]["batch"]) == (12, 5) for r in attacked)
 
 
+def test_queries_without_a_suite_are_refused_before_any_training(command: Command, tmp_path: Path) -> None:
+    for option in (("--queries", 12), ("--search", "tf32")):
+        error = command("sweep", *SMALL, "seed=0,1", *option, "-o", "s").error
+        assert "expected --evaluate SUITE with them" in error and not (tmp_path / "s").exists()
+
+
 def test_a_run_that_was_stopped_goes_on(command: Command, tmp_path: Path) -> None:
     longer = (SMALL[0], "epochs=2", *SMALL[2:])
     assert command("train", *longer, "seed=0", "-o", "whole").code == 0

@@ -41,6 +41,8 @@ def sweep(
     runs = {RunFolder(home / one.name): one for one in combinations(assignments)}
     if suite is not None:
         check_search(assemble.load_suite(suite), search)
+    elif queries is not None or search != "fp32":
+        raise InputError("--queries and --search are of an evaluation; expected --evaluate SUITE with them")
     for folder, one in runs.items():
         _check(name, one, folder)
     say(f"{home}: {len(runs)} runs of {name}, {sum(map(is_finished, runs))} finished before")
