@@ -106,3 +106,12 @@ def test_a_masked_row_is_flagged_in_tables_by_what_it_failed() -> None:
     assert faults(block) == []
     assert note({"masking": block}) == f" {MARK} masked (gradient_free)"
     assert note({"masking": {"verdict": "unclear", "checks": {}}}) == "" and note({}) == ""
+
+
+def test_a_block_says_when_its_attacks_searched_in_tf32() -> None:
+    sought = masking_block([last("honest", {"steps": "pass"}, search="tf32")])
+    assert sought == {"verdict": "honest", "checks": {"steps": "pass"}, **PLACE, "search": "tf32"}
+    assert not faults(sought)
+    assert faults({**sought, "search": "fp32"}) == ["masking.search 'fp32' is not 'tf32'; it is left out for fp32"]
+    usual = masking_block([last("honest", {"steps": "pass"})])
+    assert usual is not None and "search" not in usual

@@ -12,6 +12,8 @@ MARK = "⚑"
 WORDS = ("pass", "unclear", "fail")
 VERDICTS = ("honest", "unclear", "masked")
 KEYS = ("verdict", "checks", "radius", "images")
+SEARCH = "search"
+"""Also in the block where attacks did not search in fp32."""
 
 
 def masking_record(records: Iterable[Record], weights: str | None = None, radius: float | None = None) -> Record | None:
@@ -33,13 +35,16 @@ def masking_block(records: Iterable[Record]) -> dict[str, Any] | None:
     if last is None:
         return None
     said = {"verdict": last.context["verdict"], "checks": dict(last.context["checks"])}
-    return {**said, "radius": round(last.settings["radius"], 6), "images": last.count}
+    sought = {SEARCH: last.settings[SEARCH]} if SEARCH in last.settings else {}
+    return {**said, "radius": round(last.settings["radius"], 6), "images": last.count, **sought}
 
 
 def faults(block: Any) -> list[str]:
     """What keeps a block from being a row's `masking`, in words."""
-    if not isinstance(block, dict) or set(block) != set(KEYS) or not isinstance(block["checks"], dict):
+    if not isinstance(block, dict) or set(block) - {SEARCH} != set(KEYS) or not isinstance(block["checks"], dict):
         return [f"masking is not {{{', '.join(KEYS)}}}"]
+    if block.get(SEARCH, "tf32") != "tf32":
+        return [f"masking.{SEARCH} {block[SEARCH]!r} is not 'tf32'; it is left out for fp32"]
     for key in ("radius", "images"):
         if isinstance(block[key], bool) or not isinstance(block[key], int | float) or not block[key] > 0:
             return [f"masking.{key} {block[key]!r} is no number > 0"]
