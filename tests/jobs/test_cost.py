@@ -5,7 +5,9 @@ import re
 import pytest
 
 from robustmetric import recipe
-from robustmetric.jobs.cost import cost
+from robustmetric.catalogue import CATALOGUE
+from robustmetric.jobs.cost import CHOICELESS, cost
+from robustmetric.losses.base import MetricLoss
 
 
 @pytest.mark.parametrize("stem", ["plain", "at", "mixup", "iat", "trades", "eat", "no_split", "naive", "adp"])
@@ -21,3 +23,9 @@ def test_costs_of_literal_variants() -> None:
     # Three look and climb, to the letter twice each image; two train, clean and perturbed.
     assert cost({**eat, "shared": False}) == 3 * (1 + 20 * 2) + 2 * 3 * 2
     assert cost({"name": "naive_ensemble", "defences": [{"name": "my_lab.Mine"}]}) is None
+
+
+def test_losses_whose_climb_needs_no_look_are_those_that_mine_nothing() -> None:
+    made = {name: recipe.find(name, CATALOGUE["losses"], "a test") for name in CATALOGUE["losses"]}
+    losses = {name: made[name] for name in made if isinstance(made[name], type) and issubclass(made[name], MetricLoss)}
+    assert {name for name, kind in losses.items() if kind.mine is MetricLoss.mine} == set(CHOICELESS)

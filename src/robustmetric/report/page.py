@@ -20,7 +20,7 @@ from robustmetric.report.masking_flag import MARK
 from robustmetric.report.projections import portraits
 from robustmetric.report.runs import Run, read_runs
 from robustmetric.report.scores import DASH, MULTIPLY, SCORES, Score, describe, show, show_interval
-from robustmetric.report.sweeps import Sweep, sweeps
+from robustmetric.report.sweeps import sweeps
 from robustmetric.report.tables import Column, Summary, full, summaries
 from robustmetric.report.verdict import verdict
 
@@ -53,7 +53,7 @@ class Clustering:
     tables: tuple[clusters.Table, ...]
     """The headline first, then one for each other reading."""
     by_reading: clusters.Table | None
-    sweeps: tuple[Sweep, ...]
+    sweeps: tuple[plots.Plot, ...]
 
 
 def write_page(runs: list[Path], out: Path) -> Path:

@@ -96,8 +96,8 @@ VALIDATED = {
 
 
 @dataclass(frozen=True)
-class Validation:
-    """One score of the clean test set by epoch, of the runs (by their places) that measured it more than once."""
+class Plot:
+    """One plot: what is on its axes, what it says, whose lines (by the places of the runs), and the picture."""
 
     title: str
     caption: str
@@ -105,9 +105,9 @@ class Validation:
     plot: Markup
 
 
-def validations(runs: Sequence[Run], name: str) -> list[Validation]:
+def validations(runs: Sequence[Run], name: str) -> list[Plot]:
     """A plot for each score that some run measured more than once while it trained."""
-    made: list[Validation] = []
+    made: list[Plot] = []
     for score, (title, caption) in VALIDATED.items():
         lines = [line for style, run in enumerate(runs) if (line := _validated(run, style, score)) is not None]
         if lines:
@@ -117,7 +117,7 @@ def validations(runs: Sequence[Run], name: str) -> list[Validation]:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             styles = tuple(line.style for line in lines)
             alone = f"{title} by epoch for {', '.join(runs[style].label for style in styles)}"
-            made.append(Validation(title, caption, styles, to_svg(figure, f"{name}-{len(made)}", alone)))
+            made.append(Plot(title, caption, styles, to_svg(figure, f"{name}-{len(made)}", alone)))
     return made
 
 

@@ -3,14 +3,13 @@
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 
 from robustmetric.records import Record
 from robustmetric.report.clustering import BOTH, CLEAN, STRONGEST, Group
-from robustmetric.report.plots import INK, Series, draw, new_axes, to_svg
+from robustmetric.report.plots import INK, Plot, Series, draw, new_axes, to_svg
 from robustmetric.report.runs import Run
 from robustmetric.report.scores import show_radius
 
@@ -21,19 +20,9 @@ FEWEST = 3
 Key = tuple[Any, ...]
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """One plot: what is on its axes, what all its points share, and the picture."""
-
-    title: str
-    caption: str
-    styles: tuple[int, ...]
-    plot: Markup
-
-
-def sweeps(group: Group, runs: Sequence[Run], name: str) -> list[Sweep]:
+def sweeps(group: Group, runs: Sequence[Run], name: str) -> list[Plot]:
     """One plot for each score, and for each attack of which there are enough steps, or radii."""
-    made: list[Sweep] = []
+    made: list[Plot] = []
     for axis, of, across in (("steps", _but_steps, "steps of the attack"), ("radius", _but_radius, "radius")):
         for shared in _shared(group, of):
             for score in SCORES:
@@ -45,7 +34,7 @@ def sweeps(group: Group, runs: Sequence[Run], name: str) -> list[Sweep]:
                 if lines:
                     plot = _plot(lines, axis, score, across, _chance(group, score), f"{name}-{len(made)}", runs)
                     title = f"{score} against {axis}"
-                    made.append(Sweep(title, _caption(axis, shared), tuple(line.style for line in lines), plot))
+                    made.append(Plot(title, _caption(axis, shared), tuple(line.style for line in lines), plot))
     return made
 
 
