@@ -122,6 +122,32 @@ def test_an_override_that_makes_another_row_takes_the_published_numbers_away(tmp
     defence = recipe.load(recipe.locate("cub/act"))["defence"]
     row = read_row(run(tmp_path / "run", changes={"defence": {**defence, "source": {"name": "softhard"}}}))
     assert row["defence"] == "act_s" and "published" not in row
+    assert "published" not in read_row(run(tmp_path / "part", changes={"data": {"name": "cub", "validation": 0.2}}))
+    assert "published" in read_row(run(tmp_path / "moved", changes={"data": {"name": "cub", "root": "elsewhere"}}))
+
+
+def test_an_evaluation_of_other_data_is_no_part_of_a_row(tmp_path: Path) -> None:
+    path = run(tmp_path / "cub-mobilenet_v2-act-seed0")
+    expected, own = read_row(path), records.read(path / "results.jsonl")
+    (path / "results.jsonl").unlink()
+    shown = Record("validation", "clean", {"R@1": 31.0}, {"epoch": 75, "data_fingerprint": "own"}, {}, 5924)
+    other = [
+        replace(one, count=9000, settings={**one.settings, "queries": 9000, "data_fingerprint": "other"})
+        for one in own
+        if one.kind != "train"
+    ]
+    named = [
+        one if one.kind == "train" else replace(one, settings={**one.settings, "data_fingerprint": "own"})
+        for one in own
+    ]
+    for record in (shown, *named, *other):
+        records.append(path / "results.jsonl", record)
+    assert read_row(path) == expected
+    (path / "results.jsonl").unlink()
+    for record in (shown, *other):
+        records.append(path / "results.jsonl", record)
+    with pytest.raises(InputError, match=r"no evaluation of its weights by an ers, .* on its own data"):
+        read_row(path)
 
 
 def test_numbers_of_other_weights_or_in_bfloat16_are_left_out(tmp_path: Path) -> None:

@@ -98,6 +98,12 @@ def latest(records: Iterable[Record]) -> list[Record]:
     return list(by_key.values())
 
 
+def validated_on(records: Iterable[Record]) -> set[str]:
+    """Fingerprints of the data that a run was measured on as it trained: its recipe's own."""
+    found = (record.settings.get("data_fingerprint") for record in records if record.kind == "validation")
+    return {str(fingerprint) for fingerprint in found if fingerprint}
+
+
 def context(hardware: str) -> dict[str, Any]:
     """Commit, versions, Python and hardware of this process."""
     return {"commit": commit(), "versions": dict(versions()), "python": platform.python_version(), "hardware": hardware}

@@ -157,6 +157,13 @@ def test_a_changed_defence_takes_the_published_numbers_away(tmp_path: Path) -> N
     assert row["defence"] == "eat_clean_share0_25" and "published" not in row
 
 
+def test_other_data_takes_the_published_numbers_away(tmp_path: Path) -> None:
+    other = read_row(run(tmp_path / "run", changes={"data": {"name": "cars", "validation": 0.2}}))
+    assert "published" not in other
+    elsewhere = read_row(run(tmp_path / "moved", changes={"data": {"name": "cars", "root": "elsewhere"}}))
+    assert elsewhere["published"]["source"] == "arXiv 2501.01025, Table 1"
+
+
 def test_every_recipe_of_the_paper_has_a_name_of_its_own() -> None:
     for data in ("cub", "cars", "inshop"):
         made = {}

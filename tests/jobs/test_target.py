@@ -288,6 +288,15 @@ def test_folders_of_one_name_and_size_but_other_images_are_both_evaluated(
     assert len({record.settings["data_fingerprint"] for record in records.read(results)}) == 2
 
 
+def test_a_run_says_which_data_is_its_own(trained: Path, suite: Path, command: Command, tmp_path: Path) -> None:
+    """The recipe's, by whatever name it is evaluated: what is published is of that."""
+    own = shutil.copytree(trained, tmp_path / "own")
+    validated = records.validated_on(records.read(own / "results.jsonl"))
+    done = command("evaluate", own, suite, "--queries", 10, "--data", "digits")
+    assert done.code == 0, done.err
+    assert validated == {one.settings["data_fingerprint"] for one in records.read(own / "results.jsonl")[-4:]}
+
+
 def test_an_existing_folder_wins_over_a_data_set_of_its_name(
     pictures: Pictures, suite: Path, command: Command, tmp_path: Path
 ) -> None:

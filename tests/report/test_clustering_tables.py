@@ -17,13 +17,14 @@ from robustmetric.report.masking_flag import MARK
 from robustmetric.report.runs import read_runs
 from robustmetric.report.sweeps import sweeps
 
+OWN_DATA = "cd" * 8
 ENGINE = {"norm": "linf", "radius": 8 / 255, "steps": 10, "step_size": 2 / 255, "attack": "WholeSet(attack=Shift())"}
 
 
 def record(trial: str, sides: str, reading: str, recall: float, f1: float | None = None, **changes: Any) -> Record:
     scores = {"R@1": recall, "R@8": recall + 5} | ({} if f1 is None else {"NMI": f1 + 30, "F1": f1, "F1 std": 0.25})
     settings = {"suite": "clustering", "data": "cars", "trial": trial, "sides": sides, "reading": reading}
-    settings |= {} if trial == "clean" else {**ENGINE, **changes}
+    settings |= {"data_fingerprint": OWN_DATA} | ({} if trial == "clean" else {**ENGINE, **changes})
     intervals = {"R@1": (recall - 1, recall + 1)}
     context = {**CONTEXT, "chance": 1.5}
     return Record("clustering", f"{trial}, {sides}, {reading}", scores, settings, intervals, 100, 2.0, 0, context)
@@ -222,7 +223,8 @@ def test_too_few_points_make_no_curve(count: int, make_run: MakeRun) -> None:
 
 def published_run(make_run: MakeRun, name: str, *records: Record) -> Path:
     """A run of one of the paper's recipes."""
-    path = make_run(name.replace("/", "-"), *records, recipe_file=f"recipes/{name}.yaml")
+    trained = Record("validation", "clean", {"R@1": 50.0}, {"epoch": 60, "data_fingerprint": OWN_DATA}, {}, 100)
+    path = make_run(name.replace("/", "-"), trained, *records, recipe_file=f"recipes/{name}.yaml")
     recipe.save(recipe.load(recipe.locate(name)), path / "recipe.yaml")
     return path
 
@@ -259,3 +261,32 @@ def test_a_run_that_differs_from_its_recipe_suite_or_radius_has_nothing_publishe
     for path in (changed, other, weaker):
         (group,) = groups(runs := read_runs([path]))
         assert not any("published" in line.run for line in tables(group, runs)[0].lines)
+
+
+def test_other_data_has_nothing_published_beside_it(make_run: MakeRun, tmp_path: Path) -> None:
+    """As `evaluate RUN clustering --data OTHER` leaves the run of a recipe; folders of one name may differ, too."""
+    elsewhere = [
+        replace(one, settings={**one.settings, "data": data, "data_fingerprint": "ef" * 8})
+        for one in ENSEMBLE
+        for data in ("own_photos", "cars")
+    ]
+    path = published_run(make_run, "cars/eat_eat", *elsewhere)
+    runs = read_runs([path])
+    assert not any("published" in line.run for group in groups(runs) for line in tables(group, runs)[0].lines)
+    assert "cars-eat_eat, published" not in page(tmp_path, path).text
+    both = published_run(
+        make_run, "cars/eat_eat-r16", *(one for one in elsewhere if one.settings["data"] != "cars"), *ENSEMBLE
+    )
+    runs = read_runs([both])
+    shown = {group.data for group in groups(runs) for line in tables(group, runs)[0].lines if "published" in line.run}
+    assert shown == {"cars"}
+
+
+def test_a_run_trained_on_other_data_than_its_recipe_has_nothing_published(make_run: MakeRun) -> None:
+    for number, (change, is_own) in enumerate(
+        [({"name": "cub"}, False), ({"name": "cars", "validation": 0.2}, False), ({"name": "cars", "root": "/x"}, True)]
+    ):
+        path = published_run(make_run, ("cars/eat_eat", "cars/eat_naive", "cars/eat_at")[number], *ENSEMBLE)
+        recipe.save({**recipe.load(path / "recipe.yaml"), "data": change}, path / "recipe.yaml")
+        (group,) = groups(runs := read_runs([path]))
+        assert any("published" in line.run for line in tables(group, runs)[0].lines) == is_own

@@ -37,6 +37,7 @@ from robustmetric.report.ledger import (
     longer,
     protocol,
     published,
+    same_data,
 )
 from robustmetric.report.masking_flag import masking_block
 from robustmetric.report.names import is_noise, label, steps
@@ -96,14 +97,14 @@ def read_row(path: Path) -> Row:
     folder = RunFolder(path)
     spec = folder.read_recipe()
     facts = json.loads(folder.summary.read_text()) if folder.summary.is_file() else {}
-    found = records.latest(records.read(folder.results))
+    found = _on_own_data(records.latest(records.read(folder.results)))
     weights = fingerprint_of(folder.weights) if folder.weights.is_file() else None
     data = str(facts.get("data"))
     measured = gather(found, weights, RADII.get(data))
     if measured.clean is None and not measured.clustered:
         raise InputError(
             f"{path} holds no evaluation of its weights by an ers, classification, autoattack, auto_rank or clustering "
-            f"suite in fp32; run `robustmetric evaluate {path}`"
+            f"suite in fp32 on its own data; run `robustmetric evaluate {path}`"
         )
     of_ensembles = bool(measured.clustered) and _is_of_ensembles(data, spec)
     tested = None if of_ensembles else measured.clean
@@ -133,6 +134,13 @@ def read_row(path: Path) -> Row:
     if wrong:
         raise InputError(f"{path}: {'; '.join(wrong)}")
     return row
+
+
+def _on_own_data(found: Sequence[Record]) -> list[Record]:
+    """Without what was measured on other data (`--data`) than the run's own; all, of a run that does not say."""
+    own = records.validated_on(found)
+    # Records of training, and those of older versions, name no data.
+    return [record for record in found if not own or record.settings.get("data_fingerprint") in {*own, None}]
 
 
 def _blocks(measured: Evaluations, clean: Record, radius: float | None) -> dict[str, Any]:
@@ -172,7 +180,7 @@ def _identity(
         kind = label(defence, data)
         batch = batch_name(spec) if "accuracy" in clean.scores else []
         parts = [kind, *([f"eta{eta}"] if eta else []), *batch]
-        theirs = _published(file, kind, eta, data)
+        theirs = _published(file, kind, eta, data, spec)
     parts += [name] if name != "full" else []
     return {
         "id": "-".join([data, model, *parts, f"seed{seed}"]),
@@ -241,13 +249,14 @@ def _named_after(run: str) -> str:
     return titles.get(run.rpartition("-seed")[0], "")
 
 
-def _published(name: str, kind: str, eta: int | None, data: str) -> dict[str, Any] | None:
+def _published(name: str, kind: str, eta: int | None, data: str, spec: Mapping[str, Any]) -> dict[str, Any] | None:
     """What the recipe's header says, if the run still is that row: an override may have made another of it."""
     try:
-        shipped = recipe.load(recipe.locate(name))["defence"] if name else None
+        shipped = recipe.load(recipe.locate(name)) if name else {}
     except InputError:
         return None
-    same = shipped is not None and (label(shipped, data), steps(shipped)) == (kind, eta)
+    defence = shipped.get("defence")
+    same = defence is not None and (label(defence, data), steps(defence)) == (kind, eta) and same_data(shipped, spec)
     return published(name) if same and data in PROTOCOLS else None
 
 

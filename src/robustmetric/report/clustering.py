@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from robustmetric import recipe
-from robustmetric.records import Record
+from robustmetric.records import Record, validated_on
 from robustmetric.report import clustering_rows
 from robustmetric.report.runs import Run
 from robustmetric.report.scores import show, show_radius
@@ -164,12 +164,17 @@ def _lines(group: Group, runs: Sequence[Run], readings: Sequence[str]) -> tuple[
 
 
 def _published(title: str, place: int, run: Run, records: Sequence[Record]) -> list[Line]:
-    """What the paper has of the same row: clean, or under its attack, as suite `clustering` has it; else nothing."""
+    """What the paper has of the same row: clean, or under its attack, as suite `clustering` has it; else nothing.
+
+    Nothing either of data that is not the recipe's, on which the run was validated as it was trained.
+    """
     settings, recipe_of_run = records[0].settings, run.path / "recipe.yaml"
     trial = {"clean": "clean", PAPERS_ATTACK: "pgd10"}.get(str(settings["trial"]))
     if trial is None or settings["suite"] != PAPERS_SUITE or not recipe_of_run.is_file():
         return []
     if not math.isclose(settings.get("radius", PAPERS_RADIUS), PAPERS_RADIUS, rel_tol=1e-3):
+        return []
+    if settings.get("data_fingerprint") not in validated_on(run.records):
         return []
     block = clustering_rows.published_of(run.recipe_file, recipe.load(recipe_of_run))
     if block is None:

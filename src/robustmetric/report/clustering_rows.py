@@ -8,7 +8,7 @@ from typing import Any
 
 from robustmetric import recipe
 from robustmetric.errors import InputError
-from robustmetric.report.ledger import Row, header_of
+from robustmetric.report.ledger import Row, header_of, same_data
 from robustmetric.report.masking_flag import note
 from robustmetric.report.scores import DASH, show
 
@@ -147,12 +147,12 @@ def _by_reading(groups: Mapping[str, Sequence[Row]]) -> str:
 
 
 def published_of(name: str, spec: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the recipe's header says, if these settings have that recipe's defence and backbone still."""
+    """What the recipe's header says, if these settings have that recipe's data, defence and backbone still."""
     try:
         shipped = recipe.load(recipe.locate(name)) if name else None
     except InputError:
         return None
-    if shipped is None or shipped.get("defence") != spec.get("defence"):
+    if shipped is None or shipped.get("defence") != spec.get("defence") or not same_data(shipped, spec):
         return None
     same = backbone(shipped["model"]) == backbone(spec["model"])
     return published(name) if same else None

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,8 @@ OPTIONAL = (
     "wall_seconds", "weights_sha256", "attacks", "attacked_queries", "auto_rank", "clustering", "classification",
     "transfer", "certified", "masking", "cost_fe", "images_per_second", "collapsed", "paper", "published",
 )  # fmt: skip
+WHERE = ("root", "cache", "skip_unreadable")
+"""Settings of data that do not make other data of it."""
 BACKBONES = {"ResNet-18": "resnet18", "C2F2": "convnet"}
 """The backbones of the published tables, as headers call them."""
 
@@ -117,6 +120,14 @@ def published(name: str) -> dict[str, Any] | None:
         return {**about, "collapsed": True}
     numbers = re.findall(r"(\w[\w@:]*[+-]?) (-?\d[\d.]*)", f"{told}, {lines.get('attacked', '')}")
     return {**about, **{score: float(value) for score, value in numbers}}
+
+
+def same_data(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two recipes have the same data, wherever it lies and however unreadable files are met."""
+    own, others = (
+        {key: value for key, value in dict(spec.get("data") or {}).items() if key not in WHERE} for spec in (one, other)
+    )
+    return own == others
 
 
 def header_of(path: Path) -> tuple[str, dict[str, str]]:
