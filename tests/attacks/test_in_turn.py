@@ -7,11 +7,13 @@ import torch
 from torch import Tensor
 
 from robustmetric.attacks.base import Attack, Outcome
-from robustmetric.attacks.in_turn import InBytes, run_in_turn
+from robustmetric.attacks.in_turn import InBytes, has_goal, run_in_turn
 from robustmetric.attacks.margin import Misclassify, MisclassifyTowards
 from robustmetric.perturb.active import Rowwise
 from robustmetric.perturb.apgd import APGD
 from robustmetric.perturb.ball import Ball
+from robustmetric.perturb.engine import draws_of, goal_of
+from robustmetric.perturb.expectation import Expectation
 from robustmetric.perturb.gradient_free import Square
 from robustmetric.perturb.hard_label import RayS
 from robustmetric.perturb.pgd import PGD
@@ -83,6 +85,13 @@ def test_what_is_found_is_won_as_bytes(engine: APGD, rowwise: bool) -> None:
     torch.testing.assert_close(found, found.round(), atol=1e-3, rtol=0)
     assert found[0, 0].round() >= 103 and found[1, 0].round() <= 104
     assert InBytes(engine).ball == engine.ball
+
+
+def test_among_bytes_an_engine_has_the_goal_and_the_draws_it_had() -> None:
+    mean = Expectation(Ball(4 / 255), APGD(Ball(4 / 255), goal=0.0), draws=3)
+    assert (InBytes(mean).goal, InBytes(mean).draws) == (goal_of(mean), draws_of(mean)) == (0.0, 3)
+    assert has_goal(mean) and not has_goal(Expectation(Ball(4 / 255), APGD(Ball(4 / 255))))
+    assert draws_of(mean.engine) == 1
 
 
 def test_an_engine_that_stops_at_its_goal_would_lose_by_rounding_afterwards() -> None:

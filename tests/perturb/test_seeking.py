@@ -1,5 +1,7 @@
 """Sought in TF32, judged in fp32: what is won by rounding alone is sought again, and flags are as they were."""
 
+import itertools
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,6 +15,7 @@ from robustmetric.perturb.active import Rowwise
 from robustmetric.perturb.apgd import APGD
 from robustmetric.perturb.ball import Ball
 from robustmetric.perturb.engine import Engine
+from robustmetric.perturb.expectation import Expectation
 from robustmetric.perturb.gradient_free import Square
 from robustmetric.perturb.hard_label import RayS
 from robustmetric.perturb.pgd import PGD
@@ -46,6 +49,25 @@ def test_a_row_that_only_rounding_won_is_sought_again(engine: Engine) -> None:
     alone = engine(quick, CLEAN, torch.Generator().manual_seed(0))
     assert EXACT(alone)[1] < 0 <= quick(alone)[1]
     found = seek(engine, EXACT, quick, CLEAN, torch.Generator().manual_seed(0))
+    assert (EXACT(found) >= 0).tolist() == [True, True, True, False]
+    others = torch.tensor([0, 2, 3])
+    assert torch.equal(found[others], alone[others]), "those that are won, or lost by both, are not sought again"
+
+
+@pytest.mark.parametrize("inner", [Square(BALL, 200, goal=0.0), APGD(BALL, 20, goal=0.0)])
+def test_an_engine_that_climbs_a_mean_is_judged_by_it(inner: Engine) -> None:
+    """Draws 2 above and 2 below the value, in turn: their mean is the value, and no single one tells who has won."""
+    signs = itertools.cycle((2.0, -2.0))
+
+    def one_pixel(x: Tensor, needed: Tensor, row: Tensor) -> Tensor:
+        return torch.where(row == 1, x[:, 0, 0, 0] + 1, rise(x, needed)) + next(signs)
+
+    quick = Rowwise(one_pixel, (NEEDED, torch.arange(4)))
+    exact = Rowwise(lambda x, needed: rise(x, needed) + next(signs), (NEEDED,))
+    engine = Expectation(BALL, inner, draws=2)
+    alone = engine(quick, CLEAN, torch.Generator().manual_seed(0))
+    assert (EXACT(alone) >= 0).tolist() == [True, False, True, False]
+    found = seek(engine, exact, quick, CLEAN, torch.Generator().manual_seed(0))
     assert (EXACT(found) >= 0).tolist() == [True, True, True, False]
     others = torch.tensor([0, 2, 3])
     assert torch.equal(found[others], alone[others]), "those that are won, or lost by both, are not sought again"

@@ -11,7 +11,7 @@ from robustmetric.attacks.base import Attack, Engine, Outcome
 from robustmetric.attacks.vote import climbs_of
 from robustmetric.perturb.active import Rowwise
 from robustmetric.perturb.ball import Ball
-from robustmetric.perturb.engine import goal_of, in_ball
+from robustmetric.perturb.engine import draws_of, goal_of, in_ball
 from robustmetric.perturb.expectation import Expectation, mean_of
 from robustmetric.perturb.gradient import evaluate
 from robustmetric.perturb.hard_label import RayS
@@ -50,8 +50,6 @@ def _replaced(found: Outcome, rows: Int[Tensor, " rows"], part: Outcome) -> Outc
 
 def has_goal(engine: Engine) -> bool:
     """Whether an engine, or the one it runs, stops at a goal."""
-    if isinstance(engine, Expectation):
-        return has_goal(engine.engine)
     return goal_of(engine) is not None
 
 
@@ -73,6 +71,10 @@ class InBytes:
     @property
     def goal(self) -> float | None:
         return goal_of(self.engine)
+
+    @property
+    def draws(self) -> int:
+        return draws_of(self.engine)
 
     def __call__(self, value: Value, clean: Inputs, generator: torch.Generator | None = None) -> Inputs:
         if isinstance(self.engine, Expectation):

@@ -32,6 +32,19 @@ def goal_of(engine: Engine) -> float | None:
     return engine.goal if isinstance(engine, Aimed) else None
 
 
+@runtime_checkable
+class Averaging(Protocol):
+    """An engine that climbs the mean of several draws of a value."""
+
+    @property
+    def draws(self) -> int: ...
+
+
+def draws_of(engine: Engine) -> int:
+    """How many draws of a value an engine climbs the mean of, and reaches its goal by; 1: the value as it is."""
+    return engine.draws if isinstance(engine, Averaging) else 1
+
+
 def in_ball(engine: Engine, ball: Ball) -> Engine:
     """The same engine in another ball; a step size is scaled with the radius, so that the effort is the same."""
     settings = cast(Any, engine)

@@ -10,7 +10,7 @@ from torch import Tensor
 from robustmetric.errors import InputError
 from robustmetric.perturb.active import Rowwise
 from robustmetric.perturb.ball import Ball
-from robustmetric.perturb.engine import Engine, in_ball
+from robustmetric.perturb.engine import Engine, goal_of, in_ball
 from robustmetric.perturb.gradient import evaluate, value_and_gradient
 from robustmetric.perturb.search import per_input
 from robustmetric.types import Inputs, Value
@@ -32,6 +32,11 @@ class Expectation:
     def __post_init__(self) -> None:
         if self.draws < 1:
             raise InputError(f"draws={self.draws} have no mean; expected 1 or more, such as 20")
+
+    @property
+    def goal(self) -> float | None:
+        """That of the engine it runs."""
+        return goal_of(self.engine)
 
     def __call__(self, value: Value, clean: Inputs, generator: torch.Generator | None = None) -> Inputs:
         """The perturbed inputs, as the engine gives them."""

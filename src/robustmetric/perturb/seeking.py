@@ -11,7 +11,8 @@ from torch import nn
 
 from robustmetric.numerics.precision import products
 from robustmetric.perturb.active import Rowwise
-from robustmetric.perturb.engine import Engine, goal_of
+from robustmetric.perturb.engine import Engine, draws_of, goal_of
+from robustmetric.perturb.expectation import mean_of
 from robustmetric.perturb.fast import folded_view
 from robustmetric.perturb.gradient import evaluate
 from robustmetric.types import Embed, Inputs
@@ -34,18 +35,18 @@ def seek(
     """The engine's inputs, found by the `quick` value in TF32 where there is one.
 
     An engine that stops at its goal stops just beyond it: rows that have won by the quick value and not by the exact
-    one are sought again by the exact one.
+    one are sought again by the exact one. Of a model that draws at random both are means, as the engine climbs them.
     """
     if quick is None:
         return engine(exact, clean, generator)
-    goal = goal_of(engine)
+    goal, draws = goal_of(engine), draws_of(engine)
     with products(tf32=True):
         found = engine(quick, clean, generator)
         if goal is None:
             return found
-        claimed = evaluate(quick, found) >= goal
+        claimed = evaluate(mean_of(quick, draws), found) >= goal
     # One host synchronisation per climb.
-    rows = (claimed & ~(evaluate(exact, found) >= goal)).nonzero()[:, 0]
+    rows = (claimed & ~(evaluate(mean_of(exact, draws), found) >= goal)).nonzero()[:, 0]
     if not len(rows):
         return found
     places = exact.inputs_of(rows, len(claimed))
