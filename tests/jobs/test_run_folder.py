@@ -1,6 +1,7 @@
 """The run folder: every file whole or not at all, weights tied to records by a fingerprint."""
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 
 from robustmetric.errors import InputError
 from robustmetric.jobs.folder import RunFolder, atomically, fingerprint, summarise
+from robustmetric.records import Record
 
 CPU = torch.device("cpu")
 
@@ -110,3 +112,13 @@ def test_a_summary_names_the_inner_architecture() -> None:
     assert (found["data"], found["model"], found["defence"], found["seed"]) == ("cub", "resnet18", "est", 0)
     assert summarise({"model": {"name": "encoder", "trunk": {"name": "convnet"}}}, "run", context)["model"] == "convnet"
     assert summarise({"model": "own"}, "run", context)["data"] == "-"
+
+
+def test_a_record_of_work_that_was_done_before_stays(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    first = Record("certified", "1-NN", {"area": 0.5}, {"points": 10})
+    assert folder.keep(first) == first
+    assert folder.keep(replace(first, scores={"area": 0.7})) == first, "the same work"
+    other = replace(first, settings={"points": 20})
+    assert folder.keep(other) == other
+    assert list(folder.finished().values()) == [first, other]

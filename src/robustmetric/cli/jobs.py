@@ -2,6 +2,8 @@
 
 import json
 import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +11,7 @@ import typer
 
 from robustmetric.cli.app import Accelerator, Devices, Nodes, Precision, Strategy, app, going_on
 from robustmetric.errors import InputError, nearest
+from robustmetric.records import Record
 
 Target = Annotated[
     str, typer.Argument(metavar="RUN|RECIPE|MODEL", help="A run folder, a recipe, or my_lab.file.model.")
@@ -134,8 +137,6 @@ def evaluate(
 
     Example: [bold]robustmetric evaluate runs/digits-est-seed0 demo[/bold]
     """
-    from dataclasses import asdict
-
     from robustmetric.jobs.target import evaluate as job
     from robustmetric.jobs.workers import Hardware, leads
 
@@ -158,8 +159,7 @@ def evaluate(
             hardware=Hardware(accelerator, devices, nodes),
         )
     if as_json and leads():
-        for record in found:
-            typer.echo(json.dumps(asdict(record)))
+        _echo(found)
 
 
 @app.command()
@@ -196,8 +196,6 @@ def certify(
     Examples: [bold]robustmetric certify tabular/digits-arml[/bold]
     [bold]robustmetric certify runs/digits-est-seed0 --method smoothing --sigma 0.1 --points 100[/bold]
     """
-    from dataclasses import asdict
-
     from robustmetric.jobs.certify import certify as of_table
     from robustmetric.jobs.certify import recipe_of
     from robustmetric.jobs.certify_retrieval import certify_retrieval as of_encoder
@@ -207,10 +205,8 @@ def certify(
     given = {key: value for key, value in of_encoders.items() if value is not None}
     if learner is None:
         _refuse_of_learners(target, overrides, method, attack)
-    elif given:
-        raise InputError(
-            f"--{next(iter(given))} is for encoders; {target!r} has a learner: change its recipe, key=value"
-        )
+    else:
+        _refuse_of_encoders(target, given)
     with going_on():
         if learner is not None:
             changes = [*(overrides or []), *([f"radii={radius}"] if radius else [])]
@@ -218,8 +214,15 @@ def certify(
         else:
             found = of_encoder(target, out=out, queries=points, radii=radius, device=device, **given)  # type: ignore[arg-type]  # by name
     if as_json:
-        for record in found:
-            typer.echo(json.dumps(asdict(record)))
+        _echo(found)
+
+
+def _refuse_of_encoders(target: str, given: Mapping[str, object]) -> None:
+    """What a recipe with a learner has no use for."""
+    if given:
+        raise InputError(
+            f"--{next(iter(given))} is for encoders; {target!r} has a learner: change its recipe, key=value"
+        )
 
 
 def _refuse_of_learners(target: str, overrides: list[str] | None, method: str | None, attack: str | None) -> None:
@@ -244,6 +247,12 @@ def demo(out: Annotated[Path, typer.Option("--out", "-o", help="Folder for runs 
 
     with going_on():
         job(out)
+
+
+def _echo(found: Iterable[Record]) -> None:
+    """Records as JSON lines."""
+    for record in found:
+        typer.echo(json.dumps(asdict(record)))
 
 
 def _number(text: str | None) -> float | None:

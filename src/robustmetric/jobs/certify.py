@@ -102,13 +102,10 @@ def certify(
         "points_digest": digest(table.test_x, table.test_y),
         "learned": known.learned,
     }
-    questions = _questions(plan, attack, known, table, base, device)
-    found, finished = [known.record], folder.finished()
-    for question in questions:
+    found = [known.record]
+    for question in _questions(plan, attack, known, table, base, device):
         record, _ = proved(question, check_radii(plan.radii), folder.path / "certified", plan.seed, context)
-        record = finished.get(record.key, record)
-        if record.key not in finished:
-            records.append(folder.results, record)
+        record = folder.keep(record)
         found.append(record)
         say(f"{folder.path.name}  {record.name}: " + "  ".join(f"{k} {v:.4g}" for k, v in record.scores.items()))
     draw_curves({folder.path.name: found[1:]}, folder.path / "certified")

@@ -68,10 +68,7 @@ def certify_retrieval(
     }
     question = Question(NAME, len(arena.rows), settings, prove, chunk=1, is_retrieval=True)
     record, _ = proved(question, radii, target.folder.path / "certified", seed, context)
-    finished = target.folder.finished()
-    if record.key not in finished:
-        records.append(target.folder.results, record)
-    record = finished.get(record.key, record)
+    record = target.folder.keep(record)
     draw_curves({target.name: [record]}, target.folder.path / "certified")
     say(f"{target.name}  {record.name}: " + "  ".join(f"{key} {value:.4g}" for key, value in record.scores.items()))
     return [record]

@@ -84,6 +84,13 @@ class RunFolder:
         """Records written so far, by key."""
         return {r.key: r for r in records.read(self.results)} if self.results.is_file() else {}
 
+    def keep(self, record: records.Record) -> records.Record:
+        """Write a record down; one of the same work that is there already stays, and is given back."""
+        there = self.finished().get(record.key)
+        if there is None:
+            records.append(self.results, record)
+        return there or record
+
 
 def atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Write through a temporary file, so that a crash or a full disk leaves the old file as it was."""

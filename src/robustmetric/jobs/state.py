@@ -87,7 +87,7 @@ class Meter:
 
 
 class Saver:
-    """Writes the training state every so often, never a broken one."""
+    """Writes the training state every so often, never a broken one, and reads it back."""
 
     def __init__(
         self, folder: RunFolder, plan: assemble.Plan, optimizer: torch.optim.Optimizer, fabric: Fabric
@@ -123,6 +123,29 @@ class Saver:
                 }
             )
         self.note(state)
+
+    def restore(self) -> State:
+        """Weights, optimiser and place from the saved state."""
+        saved = self.folder.load_state(self.fabric.device)
+        # States of older versions do not say; they are taken for those of one process.
+        ranks = saved.pop("ranks", 1)
+        if saved.get("step") and ranks != self.fabric.world_size:
+            raise InputError(
+                f"{self.folder.state} is in the middle of an epoch shared by {ranks} process(es), not "
+                f"{self.fabric.world_size}; resume with as many, as in --devices {ranks}"
+            )
+        try:
+            self.plan.model.load_state_dict(saved.pop("model"))
+            self.plan.defence.load_state_dict(saved.pop("defence"))
+            self.optimizer.load_state_dict(saved.pop("optimiser"))
+            state = State(**saved)
+        except (RuntimeError, KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"{self.folder.state} is of another model or version ({' '.join(str(error).split())[:200]}); "
+                "resume with the recipe that began it"
+            ) from error
+        self.note(state)
+        return state
 
     def note(self, state: State) -> None:
         """Remember that this state is on disk."""

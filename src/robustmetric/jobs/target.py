@@ -99,9 +99,7 @@ def evaluate(
     kept = target.folder.path
     for record, pictures in run_any_suite(arena, chosen, seed, context, settings, finished, kept, backend):
         if lead:
-            records.append(target.folder.results, record)
-            _save_pictures(target.folder, record, pictures)
-            say(f"{target.name}  {_line(record)}")
+            _keep(target, record, pictures)
     if lead and finished and len(finished) == len(target.folder.finished()):
         say(f"{target.folder.path}: nothing to do, every trial of {chosen.name} is there")
     return records.latest(records.read(target.folder.results)) if target.folder.results.is_file() else []
@@ -112,6 +110,13 @@ def _say_first(target: Target, suite: str, surrogate: str | None) -> None:
     target.say_if_as_built()
     if surrogate is None and (left_out := assemble.asking_for_surrogate(suite)):
         say(f"left out without --surrogate RUN: {', '.join(left_out)}")
+
+
+def _keep(target: Target, record: Record, pictures: Pictures | None) -> None:
+    """Write a result down, then tell it."""
+    records.append(target.folder.results, record)
+    _save_pictures(target.folder, record, pictures)
+    say(f"{target.name}  {_line(record)}")
 
 
 def _line(record: Record) -> str:

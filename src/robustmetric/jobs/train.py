@@ -89,19 +89,10 @@ def fit(
     tensorboard: bool = False,
 ) -> None:
     """The loop: every epoch, every batch, one step; saved as it goes, measured at the end."""
-    if fabric.device.type == "cuda":
-        channels_last(plan.model)
-    plan.defence.view, plan.defence.steady = plan.attack_view, plan.update == "compiled"
-    plan.defence.prepare(dataset.train.labels)
-    optimiser = plan.optimiser.build(plan.model, plan.defence)
-    with quiet():
-        module, optimizer = fabric.setup(Step(plan.model, plan.defence), optimiser)
+    module, optimizer = _set_up(fabric, plan, dataset)
     feed = Feed(dataset.train, fabric.device)
     saver = Saver(folder, plan, optimizer, fabric)
-    state = State()
-    if resume and folder.state.exists():
-        state = _restore(folder, plan, optimizer, fabric)
-        saver.note(state)
+    state = saver.restore() if resume and folder.state.exists() else State()
     lead = fabric.global_rank == 0
     log = Log(folder, plan, context, tensorboard) if lead else None
     steps = plan.sampler.steps(dataset.train.labels, fabric.world_size)
@@ -136,6 +127,18 @@ def fit(
     seen = _validate(fabric, plan, dataset, folder, context, state.epoch + bool(state.step))
     if lead:
         mark(folder, evidence or seen)
+
+
+def _set_up(fabric: Fabric, plan: assemble.Plan, dataset: Dataset) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """The step and its optimiser as the hardware runs them; model and defence are made ready for it."""
+    if fabric.device.type == "cuda":
+        channels_last(plan.model)
+    plan.defence.view, plan.defence.steady = plan.attack_view, plan.update == "compiled"
+    plan.defence.prepare(dataset.train.labels)
+    optimiser = plan.optimiser.build(plan.model, plan.defence)
+    with quiet():
+        module, optimizer = fabric.setup(Step(plan.model, plan.defence), optimiser)
+    return module, optimizer
 
 
 def _epoch(
@@ -217,28 +220,6 @@ def _input_shape(plan: assemble.Plan, dataset: Dataset) -> list[int]:
     """The shape of one input as the model sees it: [channels, height, width], or [features]."""
     queries = Feed(dataset.queries, torch.device("cpu"))
     return list(queries.batch(torch.arange(1), plan.view).inputs.shape[1:])
-
-
-def _restore(folder: RunFolder, plan: assemble.Plan, optimizer: torch.optim.Optimizer, fabric: Fabric) -> State:
-    """Weights, optimiser and place from the saved state."""
-    saved = folder.load_state(fabric.device)
-    # States of older versions do not say; they are taken for those of one process.
-    ranks = saved.pop("ranks", 1)
-    if saved.get("step") and ranks != fabric.world_size:
-        raise InputError(
-            f"{folder.state} is in the middle of an epoch shared by {ranks} process(es), not {fabric.world_size}; "
-            f"resume with as many, as in --devices {ranks}"
-        )
-    try:
-        plan.model.load_state_dict(saved.pop("model"))
-        plan.defence.load_state_dict(saved.pop("defence"))
-        optimizer.load_state_dict(saved.pop("optimiser"))
-        return State(**saved)
-    except (RuntimeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{folder.state} is of another model or version ({' '.join(str(error).split())[:200]}); "
-            "resume with the recipe that began it"
-        ) from error
 
 
 def _refuse_to_overwrite(folder: RunFolder, spec: Mapping[str, Spec], resume: bool) -> None:
