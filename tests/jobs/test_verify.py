@@ -15,7 +15,8 @@ from robustmetric.errors import InputError
 from robustmetric.jobs.ledger import fingerprint_of, write_rows
 from robustmetric.jobs.target import evaluate
 from robustmetric.jobs.train import train
-from robustmetric.jobs.verify import verify, without_pretrained
+from robustmetric.jobs.verify import verify
+from robustmetric.jobs.verify_model import without_pretrained
 from robustmetric.jobs.workers import Hardware
 from robustmetric.jobs.zoo import keep
 
