@@ -104,7 +104,8 @@ def verify(
         list[str] | None,
         typer.Option(
             help="An attack of the row's suites, a group of them (AutoRank, AutoAttack, worst case), a suite on "
-            "clustering, or masking; may be repeated. Default: ES, GTM, CA+, FGSM, PGD-20, APGD-CE, AutoRank, clustering, masking."
+            "clustering, or masking; may be repeated. Default: ES, GTM, CA+, FGSM, PGD-20, APGD-CE, AutoRank, "
+            "clustering, masking."
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",

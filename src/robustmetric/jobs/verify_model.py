@@ -91,7 +91,7 @@ class Again:
     @property
     def attacked(self) -> int:
         """Queries of the row's attacks on rankings."""
-        return int(self.row.get("attacked_queries", self.row["queries"]))
+        return int(self.row["attacked_queries"] if "attacked_queries" in self.row else self.row["queries"])
 
     @property
     def tested(self) -> list[Typed]:
