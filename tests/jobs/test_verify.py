@@ -15,7 +15,8 @@ from robustmetric.errors import InputError
 from robustmetric.jobs.ledger import fingerprint_of, write_rows
 from robustmetric.jobs.target import evaluate
 from robustmetric.jobs.train import train
-from robustmetric.jobs.verify import verify, without_pretrained
+from robustmetric.jobs.verify import verify
+from robustmetric.jobs.verify_model import without_pretrained
 from robustmetric.jobs.workers import Hardware
 from robustmetric.jobs.zoo import keep
 
@@ -127,8 +128,10 @@ def test_the_accuracy_of_a_classifier_is_verified_and_the_rest_named(tmp_path: P
     path.write_text(json.dumps(row))
     found = verify(path, model=run, device="cpu")
     assert [(check.name, check.agrees) for check in found.checks] == [("accuracy", True)]
-    assert found.checks[0].found == pytest.approx(seen.scores["accuracy"]) and found.left_out == ("masking",)
-    with pytest.raises(InputError, match="has no attacks in mode fixed; leave out --attack ES"):
+    assert found.checks[0].found == pytest.approx(seen.scores["accuracy"]) and found.left_out == (
+        "masking (no command of the row measures it by a suite we ship)",
+    )
+    with pytest.raises(InputError, match="has no attack that can be run again; leave out --attack ES"):
         verify(path, model=run, device="cpu", attacks=["ES"])
 
 
@@ -150,16 +153,19 @@ def test_what_cannot_be_verified_is_said(project: Path, changed: Callable[[Chang
 
 
 def test_a_certified_row_is_certified_anew(command: Command, tmp_path: Path) -> None:
-    done = command("verify", TABULAR)
-    assert done.code == 0 and "fitted anew, 540 of 540 points" in done.out and "all 12 agree" in done.out
-    assert "not measured again: empirical" in done.out, "what an attack reached"
-    assert command("verify", TABULAR, "--queries", 50).code == 0
+    done = command("verify", TABULAR, "--queries", 50)
+    assert done.code == 0 and "fitted anew, 50 of 540 points" in done.out and "all 24 agree" in done.out
+    assert "not measured again: area and mean radius" in done.out
     row = json.loads(TABULAR.read_text())
     row["certified"][0]["error"][2] += 0.6
+    row["empirical"][0]["error"][3] -= 0.6
+    row["empirical"][1]["mean_radius"] += 0.006
     false = tmp_path / TABULAR.name
     false.write_text(json.dumps(row))
     done = command("verify", false)
-    assert done.code == 1 and "1 of 12 differ: 1-NN exact, error at 0.4" in done.out
+    assert done.code == 1 and "540 of 540 points" in done.out and "not measured again" not in done.out
+    wrong = ("1-NN exact, error at 0.4", "1-NN attacked, greedy, error at 0.6", "11-NN attacked, greedy, mean radius")
+    assert f"3 of 32 differ: {', '.join(wrong)}" in done.out
     assert "leave out --model and --attack" in command("verify", false, "--attack", "ES").error
 
 

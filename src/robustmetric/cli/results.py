@@ -101,7 +101,12 @@ def verify(
         int | None, typer.Option(help="A sample of the row's queries (or test points); default: all of them.")
     ] = None,
     attack: Annotated[
-        list[str] | None, typer.Option(help="An attack of the row's suite; may be repeated. Default: ES, GTM, CA+.")
+        list[str] | None,
+        typer.Option(
+            help="An attack of the row's suites, a group of them (AutoRank, AutoAttack, worst case), a suite on "
+            "clustering, or masking; may be repeated. Default: ES, GTM, CA+, FGSM, PGD-20, APGD-CE, AutoRank, "
+            "clustering, masking."
+        ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines.")] = False,
@@ -109,7 +114,8 @@ def verify(
     """Measure rows of the ledger again, from their weights, and say which numbers agree; exit code 1 if one does not.
 
     A number agrees if it lies within 0.5 points (k-means scores: 2) of the one found or, of a sample, of its 99.9 %
-    interval over queries: binomial or by bootstrap. Rows of certify are fitted and certified anew.
+    interval over queries: binomial or by bootstrap; a verdict on masking, if it is the same word. Clustering and
+    masking need all queries. Rows of certify are fitted, certified and attacked anew. What was not measured is listed.
 
     Example: [bold]robustmetric verify results/cub/cub-mobilenet_v2-act-eta8-short-seed0.json --queries 32[/bold]
     """

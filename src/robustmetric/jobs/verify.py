@@ -1,40 +1,41 @@
-"""Verify: a row of the ledger + its weights -> measured again on some queries -> which numbers agree, and which do not.
+"""Verify: a row of the ledger + its weights -> measured again, block by block -> which numbers agree, and which do not.
 
-The rule is in `agreement.py`. A row of `results/tabular` has no weights: its learner is fitted and certified anew.
+The rule is in `agreement.py`, each block in a file of its own, `verify_*.py`. A row of `results/tabular` has no
+weights: its learner is fitted and certified anew.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
 
 import torch
 
-from robustmetric.attacks.suite import Trial
 from robustmetric.errors import InputError, nearest
-from robustmetric.jobs import assemble
-from robustmetric.jobs.agreement import Check, binomial, compared, spread
-from robustmetric.jobs.arena import Arena
-from robustmetric.jobs.certify import certify
-from robustmetric.jobs.evaluate import measure_clean, measure_trial
-from robustmetric.jobs.evaluations import BATCH, SUITES
-from robustmetric.jobs.origin import Typed, typed
+from robustmetric.jobs import verify_attacks, verify_clustering, verify_masking, verify_turns
+from robustmetric.jobs.agreement import Check
+from robustmetric.jobs.verify_certified import certified
+from robustmetric.jobs.verify_model import Again, Measure, Part
 from robustmetric.jobs.workers import Hardware, Workers, describe
-from robustmetric.jobs.zoo import weights_for
-from robustmetric.models.checkpoint import load_weights
-from robustmetric.numerics.randomness import repeatable
-from robustmetric.recipe import Spec
 from robustmetric.report.certified_schema import faults as certified_faults
 from robustmetric.report.ledger import Row, faults
 
-ATTACKS = ("ES", "GTM", "CA+")
-"""Run when none is named: an embedding moved away, a query moved to another class, a candidate moved up."""
+ATTACKS = ("ES", "GTM", "CA+", "FGSM", "PGD-20", "APGD-CE", "AutoRank", "clustering", "masking")
+"""Run when none is named, those of them that the row has: for rankings, for classifiers, and what has no parts."""
 FEWEST = 16
 """Queries of a sample: the interval of fewer says nothing."""
-NO_SCORES = ("clean", "attacks", "wall_seconds", "published")
-"""Blocks of a row that are not left out: seen to, or no scores of ours."""
+BLOCKS: Sequence[tuple[Callable[[Again], list[str]], Measure]] = (
+    (verify_attacks.names, verify_attacks.attacks),
+    (verify_turns.names, verify_turns.attacks),
+    (verify_clustering.names, verify_clustering.clustering),
+    (verify_masking.names, verify_masking.masking),
+)
+"""For each block (or two of a kind), what can be chosen of it, and its measurement."""
+OTHERS = {
+    "transfer": "its attacks climbed on other runs, whose weights are not at hand",
+    "certified": "prove again by the row's command",
+}
+"""Blocks that are not measured again, and why."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Verified:
     """Queries or points: as now, and as the row has them."""
     checks: tuple[Check, ...]
     left_out: tuple[str, ...] = ()
-    """Blocks of the row that were not measured again."""
+    """What of the row was not measured again."""
     unit: str = "queries"
 
     @property
@@ -66,8 +67,8 @@ class Verified:
         for check in self.checks:
             low, high = check.interval
             outcome = "agrees" if check.agrees else "DIFFERS"
-            numbers = f"{check.name:<{width}}{check.recorded:>9.4g}{check.found:>9.4g}"
-            yield f"{numbers}   {f'{low:.4g} to {high:.4g}':<20}{outcome}"
+            numbers = f"{check.name:<{width}}{check.shown(check.recorded):>9}{check.shown(check.found):>9}"
+            yield f"{numbers}   {f'{check.shown(low)} to {check.shown(high)}':<20}{outcome}"
         if self.left_out:
             yield f"not measured again: {', '.join(self.left_out)}"
         named = ", ".join(check.name for check in self.differing)
@@ -96,8 +97,6 @@ def verify(
         if model is not None or attacks:
             raise InputError(f"{path.stem} was fitted and certified, and is again; leave out --model and --attack")
         return _certified_anew(row, asked, "cpu" if device == "auto" else device)
-    if "clustering" in row:
-        raise InputError(f"{path.stem} is about clustering, which needs all images; evaluate again by its command")
     return _measured_anew(row, model or _in_zoo(path), asked, attacks, Hardware(accelerator=device))
 
 
@@ -123,117 +122,44 @@ def _in_zoo(path: Path) -> Path:
     return place
 
 
-# Encoders and classifiers.
+def _certified_anew(row: Row, asked: int, device: str) -> Verified:
+    part, hardware = certified(row, asked, device), describe(torch.device(device))
+    found = (hardware, asked, row["points"], tuple(part.checks), tuple(part.left_out))
+    return Verified(row["id"], "fitted anew", *found, unit="points")
 
 
 def _measured_anew(row: Row, model: Path, asked: int, attacks: Sequence[str] | None, hardware: Hardware) -> Verified:
-    """Clean scores and some attacks of a trained model."""
-    commands = typed(row["command"])
-    train = next((one for one in commands if one.job == "train"), Typed("train", row["recipe"], [], {}))
-    test = next(
-        (one for one in commands if one.job == "evaluate" and one.words and one.words[0].startswith(SUITES)), None
-    )
-    if test is None:
-        raise InputError(f"the command of {row['id']} evaluates nothing that can be verified: {row['command']!r}")
-    trials = _trials(row, test.words[0], attacks)
+    """A trained model: clean scores, and of every block what is chosen."""
     file = model / "model.safetensors" if model.is_dir() else model
-    weights = weights_for(row, file)
-    spec, where = assemble.resolve(train.target, train.words)
-    network = assemble.load_model({**spec, "model": without_pretrained(spec["model"])}, where)
-    load_weights(network, weights, str(file))
     workers = Workers.of(hardware.fabric())
-    seed, batch = int(test.options.get("seed", 0)), int(test.options.get("batch", BATCH))
-    arena = Arena.prepare(
-        network, assemble.load_data(spec, where), assemble.load_view(spec, where), workers,
-        limit=asked, seed=seed, batch_size=batch, shown=True,
-    )  # fmt: skip
-    checks = [*_clean(row, arena, seed), *_attacked(row, arena, trials, seed)]
-    found = (str(file), describe(workers.device), asked, row["queries"], tuple(checks), _left_out(row, checks))
-    return Verified(row["id"], *found)
+    again = Again.of(row, file, workers, asked)
+    if not again.tested and not verify_clustering.is_about(again):
+        raise InputError(f"the command of {row['id']} evaluates nothing that can be verified: {row['command']!r}")
+    _check_named(again, attacks or ())
+    part = _clean(again)
+    for _, measure in BLOCKS:
+        part += measure(again, attacks or ATTACKS)
+    others = [f"{key} ({reason})" for key, reason in OTHERS.items() if key in row]
+    strange = [f"suite {name} (not one we ship)" for name in again.strange]
+    found = (describe(workers.device), asked, row["queries"], tuple(part.checks))
+    return Verified(row["id"], str(file), *found, (*part.left_out, *others, *strange))
 
 
-def _left_out(row: Row, checks: Sequence[Check]) -> tuple[str, ...]:
-    """The scores and blocks of a row that no check is about; ERS follows from its ten scores."""
-    names = {"ERS", "ERS_interval", *(check.name for check in checks)}
-    scores = [score for score in row.get("attacks", {}).get("fixed", {}) if score not in names]
-    modes = [f"attacks.{mode}" for mode in row.get("attacks", {}) if mode != "fixed"]
-    blocks = [key for key, value in row.items() if isinstance(value, dict | list) and key not in NO_SCORES]
-    return (*scores, *modes, *blocks)
+def _clean(again: Again) -> Part:
+    """The row's clean scores; those of a row about clustering come with that block."""
+    if not verify_clustering.is_about(again):
+        return verify_attacks.clean(again, again.tested[0])
+    if not again.is_whole:
+        raise InputError(f"{again.row['id']} is about clustering, which needs all images; leave out --queries")
+    return Part()
 
 
-def without_pretrained(part: Spec) -> Spec:
-    """A model's settings without the file it began from, which the row's own weights replace.
-
-    "package" stays: it also says by which pixel statistics images are normalised.
-    """
-    if isinstance(part, list):
-        return [without_pretrained(one) for one in part]
-    if not isinstance(part, dict):
-        return part
-    kept = {key: value for key, value in part.items() if key != "weights" or value == "package"}
-    return {key: without_pretrained(value) for key, value in kept.items()}
-
-
-def _trials(row: Row, suite: str, attacks: Sequence[str] | None) -> list[Trial]:
-    """The trials of the row's suite to run again: those named, or a few, in mode `fixed`."""
-    if "fixed" not in row.get("attacks", {}):
-        if attacks:
-            raise InputError(f"{row['id']} has no attacks in mode fixed; leave out --attack {attacks[0]}")
-        return []
-    trials = {trial.label: trial for trial in assemble.load_suite(suite, modes=["fixed"]).runs()}
-    for label in attacks or ():
-        if label not in trials:
-            raise InputError(f"{label!r} is no attack of {suite}{nearest(label, trials)}")
-    return [trials[label] for label in attacks or ATTACKS if label in trials]
-
-
-def _clean(row: Row, arena: Arena, seed: int) -> Iterator[Check]:
-    with repeatable(arena.workers.device, seed, 7):
-        record, per_query = measure_clean(arena, {}, seed, {})
-    for score, recorded in row["clean"].items():
-        # The others are of the whole gallery, whatever the queries.
-        is_sampled = score in per_query and record.count < row["queries"]
-        interval = spread(per_query[score]) if is_sampled else None
-        count = record.count if score in per_query else len(arena.gallery)
-        yield compared(score, recorded, record.scores[score], count, interval)
-
-
-def _attacked(row: Row, arena: Arena, trials: Sequence[Trial], seed: int) -> Iterator[Check]:
-    device = arena.workers.device
-    is_same = len(arena.rows) == row["queries"] and _is_like(row, device)
-    for trial in trials:
-        record, per_query, _ = measure_trial(arena, trial, {}, seed, {})
-        for score, found in record.scores.items():
-            recorded = row["attacks"]["fixed"].get(score)
-            if recorded is not None:
-                yield compared(score, recorded, found, record.count, None if is_same else spread(per_query[score]))
-
-
-def _is_like(row: Row, device: torch.device) -> bool:
-    """Whether the row was made on this kind of hardware, which draws, and fits, the same."""
-    return str(row["hardware"]).startswith("CPU") == (device.type == "cpu")
-
-
-# Learners.
-
-
-def _certified_anew(row: Row, asked: int, device: str) -> Verified:
-    """The errors of every certificate of a learner that is fitted again."""
-    (command,) = typed(row["command"])
-    options: dict[str, Any] = {"device": device, "method": command.options.get("method"), "points": asked}
-    with TemporaryDirectory() as folder:
-        found = certify(command.target, Path(folder) / row["id"], command.words, **options)
-    proofs = {record.name: record for record in found if record.kind == "certified"}
-    is_same = asked == row["points"] and _is_like(row, torch.device(device))
-    checks = []
-    for proof in row["certified"]:
-        record = proofs.get(proof["name"])
-        if record is None:
-            raise InputError(f"{row['id']}: its command certifies no {proof['name']!r}{nearest(proof['name'], proofs)}")
-        for radius, recorded in zip(proof["radii"], proof["error"], strict=True):
-            error = record.scores[f"error@{radius:g}"]
-            interval = None if is_same else binomial(round(error * record.count / 100), record.count)
-            title = f"{proof['name']}, error at {radius:g}"
-            checks.append(compared(title, recorded, error, record.count, interval))
-    hardware, left_out = describe(torch.device(device)), ("empirical",) if "empirical" in row else ()
-    return Verified(row["id"], "fitted anew", hardware, asked, row["points"], tuple(checks), left_out, unit="points")
+def _check_named(again: Again, attacks: Sequence[str]) -> None:
+    """Refuse, before anything runs, a name that nothing in the row has."""
+    known = [name for names, _ in BLOCKS for name in names(again)]
+    for name in attacks:
+        if not known:
+            raise InputError(f"{again.row['id']} has no attack that can be run again; leave out --attack {name}")
+        if name not in known:
+            suites = ", ".join(command.words[0] for command in again.evaluations)
+            raise InputError(f"{name!r} is no attack of {suites}{nearest(name, known)}")

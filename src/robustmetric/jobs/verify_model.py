@@ -1,0 +1,158 @@
+"""The model of a row, ready to be measured again as the row's commands say: what `verify` begins from."""
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from robustmetric import recipe
+from robustmetric.attacks.suite import Suite
+from robustmetric.data.base import Dataset
+from robustmetric.data.protocols import Transform
+from robustmetric.jobs import assemble
+from robustmetric.jobs.agreement import Check
+from robustmetric.jobs.arena import Arena
+from robustmetric.jobs.evaluations import BATCH, SUITES
+from robustmetric.jobs.folder import state_fingerprint
+from robustmetric.jobs.origin import Typed, typed
+from robustmetric.jobs.workers import Workers
+from robustmetric.jobs.zoo import weights_for
+from robustmetric.models.checkpoint import load_weights
+from robustmetric.recipe import Spec
+from robustmetric.report.ledger import Row
+
+
+@dataclass(frozen=True)
+class Part:
+    """What came of one block of a row."""
+
+    checks: Sequence[Check] = ()
+    left_out: Sequence[str] = ()
+    """What of it was not measured again; in brackets why, where it could not be."""
+
+    def __add__(self, other: "Part") -> "Part":
+        return Part([*self.checks, *other.checks], [*self.left_out, *other.left_out])
+
+
+@dataclass(frozen=True)
+class Again:
+    """A row, its model, and how it was evaluated."""
+
+    row: Row
+    spec: dict[str, Spec]
+    network: nn.Module
+    dataset: Dataset
+    view: Transform
+    workers: Workers
+    asked: int
+    """Queries to be asked; where the row has fewer of a block, those."""
+    evaluations: tuple[Typed, ...]
+    """The row's commands; that of its clean scores comes first."""
+    is_copy: bool
+    """Whether the weights were rounded to 16 bits."""
+    _arenas: dict[tuple[Any, ...], Arena] = field(default_factory=dict)
+
+    @staticmethod
+    def of(row: Row, file: Path, workers: Workers, asked: int) -> "Again":
+        """The model of the row's recipe, with the weights of a file, which must be the row's."""
+        commands = typed(row["command"])
+        train = next((one for one in commands if one.job == "train"), Typed("train", row["recipe"], [], {}))
+        evaluations = [one for one in commands if one.job == "evaluate" and one.words]
+        weights = weights_for(row, file)
+        spec, where = assemble.resolve(train.target, train.words)
+        network = assemble.load_model({**spec, "model": without_pretrained(spec["model"])}, where)
+        load_weights(network, weights, str(file))
+        return Again(
+            row=row,
+            spec=spec,
+            network=network,
+            dataset=assemble.load_data(spec, where),
+            view=assemble.load_view(spec, where),
+            workers=workers,
+            asked=asked,
+            evaluations=tuple(evaluations),
+            is_copy=state_fingerprint(weights) != row["weights_sha256"],
+        )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all queries of the row are asked."""
+        return self.asked == self.row["queries"]
+
+    @property
+    def is_on_like_hardware(self) -> bool:
+        """Whether the row was made on this kind of hardware, which draws, and fits, the same."""
+        return is_like(self.row, self.workers.device)
+
+    @property
+    def attacked(self) -> int:
+        """Queries of the row's attacks on rankings."""
+        return int(self.row["attacked_queries"] if "attacked_queries" in self.row else self.row["queries"])
+
+    @property
+    def tested(self) -> list[Typed]:
+        """The commands that measure clean scores of single queries."""
+        return [one for one in self.evaluations if one.words[0].startswith(SUITES)]
+
+    @property
+    def strange(self) -> list[str]:
+        """The suites of the commands that we do not ship: a row has their names alone."""
+        return [one.words[0] for one in self.evaluations if one.words[0] not in recipe.listing("suites")]
+
+    def by(self, *suites: str) -> list[Typed]:
+        """The commands whose suites' names begin so, of those that we ship."""
+        return [one for one in self.evaluations if one.words[0].startswith(suites) and one.words[0] not in self.strange]
+
+    def arena(self, command: Typed, recorded: int | None = None) -> Arena:
+        """Where a command was run: on its queries (`recorded` of them, or as many as it says), or on a sample."""
+        said = int(command.options.get("queries", len(self.dataset.queries))) if recorded is None else recorded
+        limit, seed = said if self.is_whole else min(self.asked, said), seed_of(command)
+        batch, search = int(command.options.get("batch", BATCH)), command.options.get("search", "fp32")
+        if (limit, seed, batch, search) not in self._arenas:
+            self._arenas[limit, seed, batch, search] = Arena.prepare(
+                self.network, self.dataset, self.view, self.workers,
+                limit=limit, seed=seed, batch_size=batch, search=search, shown=True,
+            )  # fmt: skip
+        return self._arenas[limit, seed, batch, search]
+
+    def is_same(self, arena: Arena, recorded: int) -> bool:
+        """Whether all is as it was for the row: as many queries, and this kind of hardware."""
+        return len(arena.rows) == recorded and self.is_on_like_hardware
+
+
+Measure = Callable[[Again, Collection[str]], Part]
+"""A block of a row measured again: those of its numbers whose attack is among the names."""
+
+
+def seed_of(command: Typed) -> int:
+    """Of a command that names none it is 0."""
+    return int(command.options.get("seed", 0))
+
+
+def is_like(row: Row, device: torch.device) -> bool:
+    """Whether a row was made on this kind of hardware."""
+    return str(row["hardware"]).startswith("CPU") == (device.type == "cpu")
+
+
+def suite_at(name: str, radius: float) -> Suite:
+    """A suite at the radius that a row has, which is rounded: its own trials there, or all of them moved there."""
+    suite = assemble.load_suite(name)
+    own = [trial for trial in suite.trials if math.isclose(trial.engine.ball.radius, radius, rel_tol=1e-3)]
+    return suite if len(own) == len(suite.trials) else suite.at(radius)
+
+
+def without_pretrained(part: Spec) -> Spec:
+    """A model's settings without the file it began from, which the row's own weights replace.
+
+    "package" stays: it also says by which pixel statistics images are normalised.
+    """
+    if isinstance(part, list):
+        return [without_pretrained(one) for one in part]
+    if not isinstance(part, dict):
+        return part
+    kept = {key: value for key, value in part.items() if key != "weights" or value == "package"}
+    return {key: without_pretrained(value) for key, value in kept.items()}
