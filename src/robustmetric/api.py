@@ -1,9 +1,11 @@
 """For people with their own loop: evaluate or attack any torch module on tensors."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from robustmetric import records
@@ -24,11 +26,14 @@ from robustmetric.numerics.kmeans import Backend
 from robustmetric.numerics.randomness import generator
 from robustmetric.report.scores import show_radius
 
+Images = Float[Tensor, "batch *shape"] | NDArray[Any] | Sequence[Tensor]
+Labels = Int[Tensor, " batch"] | NDArray[Any] | Sequence[int]
+
 
 def evaluate(
     encoder: nn.Module,
-    images: Float[Tensor, "batch *shape"],
-    labels: Int[Tensor, " batch"] | Sequence[int],
+    images: Images,
+    labels: Labels,
     suite: str = "ers224",
     radius: float | None = None,
     *,
@@ -45,6 +50,7 @@ def evaluate(
     ours, left as they are. `fast` sees it in bfloat16 on a GPU: for a quick look, as scores change a little. `kmeans`
     says who clusters where the suite is on clustering.
     """
+    _check_encoder(encoder)
     images, labels = _checked(images, labels)
     device = _device(encoder, images)
     split = _split(images, labels, encoder)
@@ -60,8 +66,8 @@ def evaluate(
 @full_precision()
 def attack(
     encoder: nn.Module,
-    images: Float[Tensor, "batch *shape"],
-    labels: Int[Tensor, " batch"] | Sequence[int],
+    images: Images,
+    labels: Labels,
     name: str = "ES",
     suite: str = "ers224",
     radius: float | None = None,
@@ -74,6 +80,7 @@ def attack(
     Flat features, and images of a suite with `rounded: false`, are not rounded. An attack that the suite runs at
     several radii needs a `radius`.
     """
+    _check_encoder(encoder)
     images, labels = _checked(images, labels)
     trial = _trial(name, suite, radius)
     split = _split(images, labels, encoder)
@@ -101,9 +108,16 @@ def _trial(name: str, suite: str, radius: float | None) -> Trial:
     return found[0]
 
 
-def _checked(images: Tensor, labels: Tensor | Sequence[int]) -> tuple[Tensor, Tensor]:
+def _checked(images: Any, labels: Any) -> tuple[Tensor, Tensor]:
     """Images and labels as tensors, or an error that says what is wrong with them."""
-    labels = torch.as_tensor(labels).long()
+    images, labels = _tensor(images, "images"), _tensor(labels, "labels")
+    if labels.is_floating_point() or labels.dim() != 1:
+        raise InputError(
+            f"labels of shape {tuple(labels.shape)} and type {labels.dtype} are no classes; expected one integer each"
+        )
+    labels = labels.long()
+    if images.dtype == torch.uint8:
+        raise InputError("the images are bytes (uint8); expected numbers in [0, 1]: give images.float() / 255")
     if len(images) != len(labels):
         raise InputError(f"{len(images)} images and {len(labels)} labels were given; expected one label per image")
     if len(images) < 2:
@@ -116,6 +130,25 @@ def _checked(images: Tensor, labels: Tensor | Sequence[int]) -> tuple[Tensor, Te
             f"the images span [{low:.3g}, {high:.3g}]; expected [0, 1]: normalise inside the encoder instead"
         )
     return images, labels
+
+
+def _tensor(values: Any, name: str) -> Tensor:
+    """A tensor of what was given: a tensor, an array, a list of either or of numbers."""
+    try:
+        if isinstance(values, list | tuple) and values and isinstance(values[0], Tensor):
+            return torch.stack(list(values))
+        return torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        expected = "integers, one per image" if name == "labels" else "a tensor (batch, channels, height, width)"
+        raise InputError(f"the {name} are no numbers of one shape ({reason}); expected {expected}") from error
+
+
+def _check_encoder(encoder: Any) -> None:
+    if not isinstance(encoder, nn.Module):
+        raise InputError(
+            f"the encoder is a {type(encoder).__name__}; expected a torch.nn.Module: put the function into a forward()"
+        )
 
 
 def _split(images: Tensor, labels: Tensor, encoder: nn.Module) -> Split:

@@ -3,6 +3,7 @@
 import functools
 import importlib
 import inspect
+import os
 import re
 from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
@@ -139,11 +140,13 @@ def build(spec: Spec, names: Mapping[str, str], where: str, variables: Mapping[s
 def call(constructor: Callable[..., Any], arguments: Mapping[str, Any], where: str) -> Any:
     """`constructor(**arguments)`; what it refuses is reported as a fault of the recipe at `where`."""
     declared = inspect.signature(constructor).parameters
+    for key, value in arguments.items():
+        _refuse_word(value, declared.get(key), where)
     try:
         return constructor(**{key: _as_declared(value, declared.get(key)) for key, value in arguments.items()})
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{where}: {_title(constructor)} refused its settings: {reason}") from error
 
@@ -152,6 +155,15 @@ def _as_declared(value: Any, parameter: inspect.Parameter | None) -> Any:
     """A float where the constructor declares one and YAML wrote a whole number: `rate: 1`."""
     kinds = () if parameter is None else (get_args(parameter.annotation) or (parameter.annotation,))
     return float(value) if type(value) is int and float in kinds and int not in kinds else value
+
+
+def _refuse_word(value: Any, parameter: inspect.Parameter | None, where: str) -> None:
+    """A word where the constructor declares an object: `loss: triplet`."""
+    kind = None if parameter is None else parameter.annotation
+    if parameter is None or not isinstance(value, str) or not isinstance(kind, type):
+        return
+    if kind.__module__ != "builtins" and not issubclass(kind, str | os.PathLike):
+        raise InputError(f"{where}: {parameter.name} {value!r} is a word; write {{name: {value}}}")
 
 
 def find(name: Any, names: Mapping[str, str], where: str) -> Callable[..., Any]:

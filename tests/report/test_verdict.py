@@ -5,7 +5,7 @@ from sample_runs import ES, EST, PLAIN, MakeRun, candidate, clean, shift
 from robustmetric.records import Record
 from robustmetric.report.runs import read_runs
 from robustmetric.report.tables import summaries
-from robustmetric.report.verdict import verdict
+from robustmetric.report.verdict import HARDEN, R1, advice, verdict
 
 
 def said(*paths: Path) -> list[str]:
@@ -72,3 +72,10 @@ def test_an_attack_at_radius_zero_only_says_nothing_about_falling(make_run: Make
 def test_intervals_that_were_not_measured_raise_no_caution(make_run: MakeRun):
     bare = Record("attack", "ES", {"ES:R": 7.0}, {**ES, "radius": 0.1})
     assert "overlap" not in said(make_run("plain", clean(90.0), shift(6.0, 0.1)), make_run("est", clean(90.0), bare))[0]
+
+
+def test_a_page_without_a_hardened_run_says_what_r1_is_and_what_hardens(make_run: MakeRun):
+    plain, est = make_run("plain", clean(90.0), shift(6.0, 0.1)), make_run("est", clean(90.0), shift(70.0, 0.1))
+    assert advice(read_runs([plain])) == [R1, HARDEN]
+    assert advice(read_runs([plain, est])) == [R1]
+    assert advice(read_runs([make_run("clean only", clean(90.0))])) == []

@@ -1,6 +1,7 @@
 """A suite is a named list of trials: an attack, the engine that climbs it, and the radius."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
@@ -9,6 +10,7 @@ from typing import Any, cast
 from robustmetric.attacks.base import Attack, Engine
 from robustmetric.attacks.modes import Mode, Moded, mode_of
 from robustmetric.errors import InputError
+from robustmetric.perturb.ball import Ball
 from robustmetric.perturb.engine import in_ball
 from robustmetric.perturb.expectation import Expectation
 from robustmetric.perturb.pgd import PGD
@@ -111,5 +113,14 @@ class Suite:
 
     def at(self, radius: float) -> "Suite":
         """The same suite, every trial at one radius (trials that differ in radius only become one)."""
+        if any(_leaves_nothing(trial.engine.ball, radius) for trial in self.trials):
+            raise InputError(
+                f"radius {radius:g} is wider than a pixel's whole range, 0 to 1; did you mean {radius:g}/255?"
+            )
         moved = {(trial.label, repr(trial.attack), trial.mode): trial.at(radius) for trial in self.trials}
         return replace(self, trials=list(moved.values()))
+
+
+def _leaves_nothing(ball: Ball, radius: float) -> bool:
+    """Whether a box of this radius holds every valid image: bytes were meant."""
+    return ball.norm == "linf" and tuple(ball.bounds) == (0, 1) and 1 < radius < math.inf

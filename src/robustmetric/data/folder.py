@@ -48,7 +48,9 @@ class Folder(ImageFiles):
         pairs = class_folders(images, top)
         names = sorted({name for _, name in pairs})
         count = round(len(names) * (1 - self.test_share))
-        if not names or count == len(names) or (count == 0 and self.test_share < 1):
+        if not names:
+            raise InputError(f"{root} holds {len(images)} images but no folder of a class; {EXPECTED}")
+        if count == len(names) or (count == 0 and self.test_share < 1):
             raise InputError(
                 f"{root}: {len(names)} class folders cannot be cut at test_share {self.test_share}; {EXPECTED}"
             )

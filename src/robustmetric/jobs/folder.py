@@ -6,7 +6,8 @@ import json
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,19 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         recipe.save(spec, self.recipe)
         records.write_json(self.summary, summary)
+
+    @contextmanager
+    def left_free_by_failure(self, begun: bool) -> Iterator[None]:
+        """A training that fails before it saved anything leaves nothing that would refuse the next try."""
+        try:
+            yield
+        except Exception:
+            if begun and not any(path.exists() for path in (self.state, self.weights, self.results)):
+                self.recipe.unlink(missing_ok=True)
+                self.summary.unlink(missing_ok=True)
+                with suppress(OSError):  # something else lies there
+                    self.path.rmdir()
+            raise
 
     def read_recipe(self) -> dict[str, Spec]:
         """The resolved recipe of this run."""

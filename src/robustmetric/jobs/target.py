@@ -219,8 +219,21 @@ def own_data(name: str, skip_unreadable: bool = False) -> tuple[Dataset, Transfo
         dataset = _named_data(name, skip_unreadable)
     else:
         raise InputError(f"--data {name!r} is no folder, no CSV file and no data set{nearest(name, CATALOGUE['data'])}")
+    _check_classes(dataset, name)
     side = dataset.queries.inputs.shape[-1] if dataset.queries.inputs.dim() == 4 else 0
     return dataset, CentreCrop(224) if side == 256 else Identity()
+
+
+def _check_classes(dataset: Dataset, name: str) -> None:
+    """Refuse data in which nothing can be searched for, before an attack is run on it."""
+    found = dataset.gallery or dataset.queries
+    counts = found.labels.bincount()
+    if (counts > 0).sum() < 2:
+        raise InputError(f"--data {name!r} has images of one class only; expected two classes or more to tell apart")
+    if dataset.gallery is None and counts.max() < 2:
+        raise InputError(
+            f"--data {name!r} has one image of each class, so no search can be right; expected two or more of most"
+        )
 
 
 def _named_data(name: str, skip_unreadable: bool) -> Dataset:
@@ -234,8 +247,14 @@ def _named_data(name: str, skip_unreadable: bool) -> Dataset:
     return recipe.call(constructor, arguments, where).load()
 
 
+OWN_MODEL = "your own model is named FILE.FUNCTION, as in company.build for `def build()` in ./company.py"
+
+
 def _own_model(name: str) -> nn.Module:
-    made = recipe.find(name, {}, "model")
+    try:
+        made = recipe.find(name, {}, "model")
+    except InputError as error:
+        raise InputError(f"{error}; {OWN_MODEL}, which builds it and loads its weights") from error
     model = made if isinstance(made, nn.Module) else made()
     if not isinstance(model, nn.Module):
         raise InputError(

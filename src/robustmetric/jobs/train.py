@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 from lightning.fabric import Fabric
-from torch import Tensor, nn
+from torch import nn
 
 from robustmetric import records
 from robustmetric.data.base import Dataset
-from robustmetric.defences.base import Defence
 from robustmetric.diagnose import collapse
 from robustmetric.errors import InputError
 from robustmetric.jobs import assemble
@@ -25,11 +24,11 @@ from robustmetric.jobs.hurry import channels_last, compiled_updates
 from robustmetric.jobs.origin import differing, origin
 from robustmetric.jobs.progress import Bar, Stop, interruptible, say, terms
 from robustmetric.jobs.state import Log, Meter, Saver, State
+from robustmetric.jobs.step import Step
 from robustmetric.jobs.workers import Hardware, Workers, anywhere, describe, lead_first, quiet
 from robustmetric.models.classifier import Classifies
 from robustmetric.numerics.randomness import generator
 from robustmetric.recipe import Spec
-from robustmetric.types import Batch
 
 AGREE_EVERY = 8
 """Steps between two meetings of several ranks, where they read the loss, save and stop together."""
@@ -37,18 +36,6 @@ AGREE_EVERY = 8
 
 class Interrupted(Exception):
     """Training stopped between two steps, its state saved."""
-
-
-class Step(nn.Module):
-    """Model and defence as one module: one forward per step, so that DDP synchronises both."""
-
-    def __init__(self, model: nn.Module, defence: Defence) -> None:
-        super().__init__()
-        self.model = model
-        self.defence = defence
-
-    def forward(self, inputs: Tensor, labels: Tensor, index: Tensor, seed: tuple[int, ...]) -> dict[str, Tensor]:
-        return self.defence(self.model, Batch(inputs, labels, index), generator(inputs.device, *seed))
 
 
 def train(
@@ -70,11 +57,13 @@ def train(
     check_classes(plan.model, dataset)
     shape = _input_shape(plan, dataset)
     context = records.context(describe(fabric.device, fabric.world_size))
-    if fabric.global_rank == 0 and not resume:
+    begins = fabric.global_rank == 0 and not resume
+    if begins:
         summary = summarise(spec, folder.path.name, context, shape)
         folder.begin(spec, {**summary, **origin(where, [*(overrides or []), *differing(hardware)])})
     fabric.barrier()
-    fit(fabric, plan, dataset, folder, context, resume=resume, tensorboard=tensorboard)
+    with folder.left_free_by_failure(begins):
+        fit(fabric, plan, dataset, folder, context, resume=resume, tensorboard=tensorboard)
     return folder.path
 
 

@@ -99,13 +99,19 @@ class Encoder(nn.Module):
 
     def _embed(self, inputs: Tensor) -> Tensor:
         try:
-            return self.trunk(inputs)
+            given: object = self.trunk(inputs)
+            if isinstance(given, Tensor):
+                return given
         except RuntimeError as error:
             # Only after a failure: how many channels a trunk wants is otherwise its own business.
             first = next((m for m in self.trunk.modules() if isinstance(m, nn.Conv1d | nn.Conv2d | nn.Conv3d)), None)
             if first is None or inputs.dim() < 2 or inputs.shape[1] == first.in_channels:
                 raise
             raise InputError(f"{_described(inputs)}; this encoder expects {first.in_channels} channels") from error
+        raise InputError(
+            f"{type(self.trunk).__name__} returned a {type(given).__name__}; expected a tensor with one embedding per "
+            "input: wrap it in a module that picks it out"
+        )
 
     def _batch_norms(self) -> Iterator[nn.Module]:
         return (layer for layer in self.modules() if isinstance(layer, _BatchNorm))

@@ -22,7 +22,7 @@ from robustmetric.report.runs import Run, read_runs
 from robustmetric.report.scores import DASH, MULTIPLY, SCORES, Score, describe, show, show_interval
 from robustmetric.report.sweeps import sweeps
 from robustmetric.report.tables import Column, Summary, full, summaries
-from robustmetric.report.verdict import verdict
+from robustmetric.report.verdict import advice, verdict
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,7 @@ def render(runs: Sequence[Run], command: str) -> str:
         cluster_columns=clusters.COLUMNS,
         portraits=portraits(runs),
         subject=_subject(runs),
+        advice=advice(runs),
         proofs=proofs(runs),
         checked=checked(runs),
         flags=_flags(runs),

@@ -9,6 +9,11 @@ from robustmetric.report.tables import Cell, Column, Summary
 CLEAN = Column("R@1")
 ANSWERS = ("R@1", "accuracy")
 """What the clean number of a table may be: of retrieval, of classifiers."""
+R1 = "R@1 is the share of searches, in percent, whose first result is of the right class."
+HARDEN = (
+    "No run here was hardened. Train one against attacks, as in `robustmetric train cub/act`, evaluate it alike and "
+    "put it on this page beside the others; docs/own-images.md has the commands for your own model and images."
+)
 WORST = "worst case"
 """The record over all attacks of a suite; others are over some of them."""
 
@@ -25,6 +30,14 @@ def verdict(summary: Summary, runs: Sequence[Run]) -> list[str]:
     order = _order(summary, runs)
     sentences = [_middle(summary, columns, order), _largest(summary, columns, order), _chosen_image(summary, order)]
     return [sentence for sentence in (*worst, *sentences) if sentence]
+
+
+def advice(runs: Sequence[Run]) -> list[str]:
+    """For a reader who has not met these words: what R@1 is, and what to do where nothing was hardened."""
+    attacked = [run for run in runs if any("R@1" in record.scores for record in run.of_kind("clean"))]
+    if not any(run.of_kind("attack") for run in attacked):
+        return []
+    return [R1, *([HARDEN] if all(run.defence.lower() in ("plain", "-", "") for run in attacked) else [])]
 
 
 def _nothing(summary: Summary) -> str:

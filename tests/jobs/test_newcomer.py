@@ -1,0 +1,43 @@
+"""The likely mistakes of somebody with a folder of images and a model of one's own."""
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from commands import Command
+
+
+def photos(root: Path, names: list[str]) -> Path:
+    for place, name in enumerate(names):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (20 * place, 90, 40)).save(root / name)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["0.png", "1.png"], "holds 2 images but no folder of a class"),
+        (["a/0.png", "a/1.png"], "images of one class only"),
+        (["a/0.png", "b/1.png"], "one image of each class"),
+    ],
+)
+def test_images_that_cannot_be_searched_are_refused_before_any_attack(
+    names: list[str], said: str, tmp_path: Path, command: Command
+) -> None:
+    folder = photos(tmp_path / "photos", names)
+    assert said in command("evaluate", "torch.nn.Flatten", "demo", "--data", folder).error
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("name", ["company.py", "company.gone", "model.pt"])
+def test_a_model_that_cannot_be_found_says_how_ones_own_is_named(name: str, tmp_path: Path, command: Command) -> None:
+    folder = photos(tmp_path / "photos", ["a/0.png", "a/1.png", "b/2.png"])
+    assert "named FILE.FUNCTION, as in company.build" in command("evaluate", name, "demo", "--data", folder).error
+
+
+def test_a_radius_in_bytes_is_refused(tmp_path: Path, command: Command) -> None:
+    folder = photos(tmp_path / "photos", ["a/0.png", "a/1.png", "b/2.png"])
+    words = ["evaluate", "torch.nn.Flatten", "demo", "--data", folder, "--radius", "8"]
+    assert "did you mean 8/255?" in command(*words).error

@@ -1,0 +1,62 @@
+"""What a notebook gives by mistake is told in one line; what is meant plainly is taken."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import robustmetric
+from commands import environment
+
+IMAGES = torch.rand(12, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+LABELS = [place % 3 for place in range(12)]
+# In a process of its own: here every call is checked against its types first, a notebook's is not.
+MISTAKES = """
+import torch, robustmetric
+from torch import nn
+class Pair(nn.Module):
+    def forward(self, images):
+        return images.flatten(1), 1
+x, y, flat = torch.rand(12, 3, 8, 8), [i % 3 for i in range(12)], nn.Flatten()
+for encoder, images, labels, radius in (
+    (flat, (x * 255).byte(), y, 0.1), (flat, x, ["a", "b", "c"] * 4, 0.1), (flat, x, torch.rand(12), 0.1),
+    (lambda images: images.flatten(1), x, y, 0.1), (Pair(), x, y, 0.1), (flat, x, y, 8),
+):
+    try:
+        robustmetric.evaluate(encoder, images, labels, suite="demo", radius=radius)
+    except robustmetric.InputError as error:
+        print(error)
+"""
+SAID = [
+    "give images.float() / 255",
+    "the labels are no numbers of one shape",
+    "expected one integer each",
+    "the encoder is a function; expected a torch.nn.Module",
+    "Pair returned a tuple; expected a tensor",
+    "did you mean 8/255?",
+]
+
+
+@pytest.mark.parametrize("images", [IMAGES.numpy(), list(IMAGES)])
+def test_arrays_and_lists_of_images_are_taken(images: object) -> None:
+    found, expected = (
+        robustmetric.evaluate(nn.Flatten(), given, labels, suite="demo", radius=0.1)[0].scores
+        for given, labels in ((images, np.array(LABELS)), (IMAGES, LABELS))
+    )
+    assert found == expected
+
+
+def test_each_mistake_is_one_line_that_says_what_was_expected() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MISTAKES],
+        capture_output=True,
+        text=True,
+        env=environment(PYTHONPATH=os.pathsep.join(sys.path)),
+    )
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(SAID), done.stderr
+    assert all(said in line for said, line in zip(SAID, lines, strict=True)), lines
