@@ -41,7 +41,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was evaluated by suites of rankings in both modes, AutoRank, and clustering; and its row beside it."""
     home = tmp_path_factory.mktemp("encoder")
     run = train("digits/plain", SMALL, home / "run", hardware=CPU)
-    evaluate(str(run), "ers_sketch224", modes=["fixed", "compat"], batch_size=100, hardware=CPU)
+    evaluate(str(run), "ers_sketch224", radius=0.1, modes=["fixed", "compat"], batch_size=100, hardware=CPU)
     evaluate(str(run), "auto_rank", radius=0.3, hardware=CPU)
     evaluate(str(run), "clustering", hardware=CPU)
     write_rows([run], home)
@@ -102,6 +102,12 @@ def test_of_a_sample_a_mean_of_batch_means_has_a_wider_interval(encoder: Path, t
         row["attacks"]["compat"]["GTM"] = 99.0
 
     assert differing(again(encoder, tmp_path, change, attacks=["GTM"], queries=64)) == ["GTM compat"]
+
+
+def test_a_command_names_the_radius_that_was_asked_for_and_no_other(encoder: Path) -> None:
+    (path,) = encoder.glob("*.json")
+    commands = json.loads(path.read_text())["command"].split(" && ")
+    assert [one.split(" --radius ")[1:] for one in commands[1:]] == [["0.1 --batch 100"], ["0.3"], []]
 
 
 def test_what_auto_rank_leaves_is_verified_at_the_row_s_own_radius(encoder: Path, tmp_path: Path) -> None:

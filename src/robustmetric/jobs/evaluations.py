@@ -5,10 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from robustmetric.errors import InputError
+from robustmetric.jobs.assemble import load_suite
 from robustmetric.jobs.classifier_ledger import LOCAL, TRANSFER, by_source, source_of
 from robustmetric.jobs.clustering_ledger import clustering_records, seconds
 from robustmetric.records import Record
 from robustmetric.report.masking_flag import masking_record
+from robustmetric.report.scores import show_radius
 
 KINDS = ("clean", "attack", "ers", "worst_case")
 SUITES = ("ers", "classification", "autoattack", "auto_rank")
@@ -116,8 +119,19 @@ def commands(facts: Mapping[str, Any], clean: Record, every: Sequence[Record]) -
             surrogate = ["--surrogate", f"runs/{source}" if source != "RUN" else source] if source else []
             rules = [record.settings.get("reading_rules", {}) for record in own]
             faiss = ["--kmeans", "faiss"] if any(rule.get("backend") == "faiss" for rule in rules) else []
-            typed.append(" ".join([*words, *_options(moved), *surrogate, *faiss]))
+            typed.append(" ".join([*words, *_radius(suite, own), *_options(moved), *surrogate, *faiss]))
     return " && ".join(typed)
+
+
+def _radius(suite: str, own: Sequence[Record]) -> list[str]:
+    """The radius that was asked for: the one at which the suite itself attacks nothing."""
+    try:
+        usual = [trial.engine.ball.radius for trial in load_suite(suite).trials]
+    except InputError:  # its file is elsewhere, or its attacks climb on another run
+        return []
+    found = {record.settings["radius"] for record in own if "radius" in record.settings}
+    asked = [radius for radius in found if not any(math.isclose(radius, one, rel_tol=1e-3) for one in usual)]
+    return ["--radius", show_radius(asked[0])] if len(asked) == 1 else []
 
 
 def _options(own: Sequence[Record]) -> list[str]:

@@ -133,6 +133,11 @@ def seed_of(command: Typed) -> int:
     return int(command.options.get("seed", 0))
 
 
+def radius_of(command: Typed) -> float | None:
+    """The one radius for every attack, where a command asks for it."""
+    return float(recipe.parse(command.options["radius"])) if "radius" in command.options else None
+
+
 def is_like(row: Row, device: torch.device) -> bool:
     """Whether a row was made on this kind of hardware."""
     return str(row["hardware"]).startswith("CPU") == (device.type == "cpu")
