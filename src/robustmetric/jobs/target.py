@@ -180,13 +180,15 @@ def find_target(name: str, *, data: str | None, out: Path | None, skip_unreadabl
 
 
 def _refuse_missing_run(name: str) -> None:
-    """A path that is no recipe's, nor like one, was meant as a run folder: the list of recipes would not help."""
+    """What is no recipe, nor like one, was meant as a run folder or a model: the list of recipes would not help."""
     path = Path(name)
     short = path.as_posix().removeprefix("recipes/")
     is_like_recipe = path.parts[:1] != ("runs",) and get_close_matches(short, recipe.listing(), n=1)
-    if "/" not in name or path.suffix in {".yaml", ".yml"} or is_like_recipe:
+    if not name or path.suffix in {".yaml", ".yml"} or is_like_recipe:
         return
-    raise InputError(f"no run folder {name!r} exists; recipes are listed by `robustmetric list recipes`")
+    if "/" in name:
+        raise InputError(f"no run folder {name!r} exists; recipes are listed by `robustmetric list recipes`")
+    raise InputError(f"{name!r} is no run folder and no recipe (`robustmetric list recipes`); {OWN_MODEL}")
 
 
 def skipping(spec: Mapping[str, Spec], where: str) -> dict[str, Spec]:
