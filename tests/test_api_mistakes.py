@@ -60,3 +60,23 @@ def test_each_mistake_is_one_line_that_says_what_was_expected() -> None:
     lines = done.stdout.splitlines()
     assert len(lines) == len(SAID), done.stderr
     assert all(said in line for said, line in zip(SAID, lines, strict=True)), lines
+
+
+class Column:
+    """What a column of a data frame of any library is to NumPy."""
+
+    def __init__(self, values: list[int]) -> None:
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.values)
+
+
+def test_labels_may_be_a_column_of_a_data_frame() -> None:
+    plain, column = (
+        robustmetric.attack(nn.Flatten(), IMAGES, labels, "ES", radius=0.1) for labels in (LABELS, Column(LABELS))
+    )
+    assert torch.equal(plain, column)

@@ -40,21 +40,20 @@ def test_the_help_names_every_command(command: Command) -> None:
 
 
 def test_list_shows_what_recipes_can_name(command: Command) -> None:
-    everything = command("list").out
-    assert "defences: " in everything and "digits/plain" in everything
-    assert command("list", "suites").out.split() == recipe.listing("suites")
+    assert [line.split()[0] for line in command("list", "suites").out.splitlines()] == recipe.listing("suites")
     shelves = json.loads(command("list", "--json").out)
     assert "madry" in shelves["defences"] and "digits/madry" in shelves["recipes"]
     assert json.loads(command("list", "attacks", "--json").out) == {"attacks": shelves["attacks"]}
     assert "did you mean 'defences'" in command("list", "defenses").error
 
 
-def test_list_does_not_import_torch() -> None:
-    code = "import sys; sys.argv = ['robustmetric', 'list']\nfrom robustmetric.cli import app\n"
+@pytest.mark.parametrize("kind", [[], ["learners"], ["suites"]])
+def test_list_does_not_import_torch(kind: list[str]) -> None:
+    code = "import sys; sys.argv = ['robustmetric', 'list', *sys.argv[1:]]\nfrom robustmetric.cli import app\n"
     code += "app(standalone_mode=False)\nassert 'torch' not in sys.modules and 'lightning' not in sys.modules"
-    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code, *kind], env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "defences:" in done.stdout
+    assert len(done.stdout.splitlines()) > 5
 
 
 @pytest.mark.parametrize(

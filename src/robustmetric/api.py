@@ -1,8 +1,9 @@
 """For people with their own loop: evaluate or attack any torch module on tensors."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
@@ -27,7 +28,18 @@ from robustmetric.numerics.randomness import generator
 from robustmetric.report.scores import show_radius
 
 Images = Float[Tensor, "batch *shape"] | NDArray[Any] | Sequence[Tensor]
-Labels = Int[Tensor, " batch"] | NDArray[Any] | Sequence[int]
+
+
+@runtime_checkable
+class Column(Protocol):
+    """A column of a data frame, of whatever library: what NumPy can read."""
+
+    def __len__(self) -> int: ...
+
+    def __array__(self) -> NDArray[Any]: ...
+
+
+Labels = Int[Tensor, " batch"] | NDArray[Any] | Sequence[int] | Column
 
 
 def evaluate(
@@ -133,8 +145,10 @@ def _checked(images: Any, labels: Any) -> tuple[Tensor, Tensor]:
 
 
 def _tensor(values: Any, name: str) -> Tensor:
-    """A tensor of what was given: a tensor, an array, a list of either or of numbers."""
+    """A tensor of what was given: a tensor, an array, a list of either or of numbers, a column of a data frame."""
     try:
+        if isinstance(values, Column) and not isinstance(values, Tensor):
+            values = np.asarray(values)
         if isinstance(values, list | tuple) and values and isinstance(values[0], Tensor):
             return torch.stack(list(values))
         return torch.as_tensor(values)

@@ -160,7 +160,7 @@ def _as_declared(value: Any, parameter: inspect.Parameter | None) -> Any:
 def _refuse_word(value: Any, parameter: inspect.Parameter | None, where: str) -> None:
     """A word where the constructor declares an object: `loss: triplet`."""
     kind = None if parameter is None else parameter.annotation
-    if parameter is None or not isinstance(value, str) or not isinstance(kind, type):
+    if parameter is None or kind is Any or not isinstance(value, str) or not isinstance(kind, type):
         return
     if kind.__module__ != "builtins" and not issubclass(kind, str | os.PathLike):
         raise InputError(f"{where}: {parameter.name} {value!r} is a word; write {{name: {value}}}")

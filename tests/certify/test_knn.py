@@ -159,15 +159,24 @@ def test_float32_rows_are_certified_as_the_numbers_they_are() -> None:
     assert narrow.dtype == np.float64 and (narrow == wide).all()
 
 
+@pytest.mark.parametrize("name", ["euclidean", "l2", "minkowski"])
+def test_the_names_of_scikit_learn_for_euclidean_distance_are_taken(name: str) -> None:
+    x, y = load_iris(return_X_y=True)
+    plain, named = RobustKNN().fit(x, y), RobustKNN(metric=name).fit(x, y)
+    np.testing.assert_array_equal(named.certify(x[:20], y[:20]), plain.certify(x[:20], y[:20]))
+    assert clone(named).metric == name
+
+
 @pytest.mark.parametrize(
     ("metric", "message"),
     [
         (np.diag([1.0, -1.0]), "eigenvalue -1"),
         (np.array([[1.0, 0.5], [0.0, 1.0]]), "not symmetric"),
+        ("manhattan", "metric 'manhattan' has no certificate; expected 'euclidean' \\(or None\\), a matrix"),
         (np.zeros((2, 2)), "zero"),
         (np.eye(3), r"shape \(3, 3\).*2 features"),
         (np.array([[1.0, math.nan], [math.nan, 1.0]]), "NaN"),
-        ("cosine", "does not fit"),
+        ("cosine", "metric 'cosine' has no certificate"),
         (ARML, "does not fit"),
     ],
 )

@@ -182,7 +182,7 @@ def test_a_csv_has_one_column_of_labels(tmp_path: Path) -> None:
     assert dataset.train.class_names == ("elm", "oak")
     kinds = [dataset.train.class_names[i] for i in dataset.train.labels]
     assert kinds == ["oak" if row[0] in (1, 5) else "elm" for row in dataset.train.inputs.tolist()]
-    with pytest.raises(InputError, match=r"has no label column 'kinds'; did you mean 'kind'\? .* set label:"):
+    with pytest.raises(InputError, match=r"has no label column 'kinds'; did you mean 'kind'\? .* data.label=COLUMN"):
         Tabular(str(path), label="kinds").load()
 
 

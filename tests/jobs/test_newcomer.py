@@ -41,3 +41,37 @@ def test_a_radius_in_bytes_is_refused(tmp_path: Path, command: Command) -> None:
     folder = photos(tmp_path / "photos", ["a/0.png", "a/1.png", "b/2.png"])
     words = ["evaluate", "torch.nn.Flatten", "demo", "--data", folder, "--radius", "8"]
     assert "did you mean 8/255?" in command(*words).error
+
+
+def test_one_image_as_data_is_told_to_be_a_folder(tmp_path: Path, command: Command) -> None:
+    image = photos(tmp_path, ["x.jpg"]) / "x.jpg"
+    assert (
+        "x.jpg is neither a folder nor a zip; name the folder"
+        in command("evaluate", "torch.nn.Flatten", "demo", "--data", image).error
+    )
+
+
+def test_a_bare_name_of_a_network_says_how_ones_own_model_is_named(command: Command) -> None:
+    error = command("evaluate", "resnet18").error
+    assert "no run folder and no recipe" in error and "as in company.build" in error and "cars/" not in error
+    assert "did you mean 'digits/plain'" in command("evaluate", "digits/plian").error
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["train", "digits/plain", "data=photos"], "data 'photos' is a word; write data.name=folder data.root=photos"),
+        (["train", "digits/plain", "data=a.csv"], "write data.name=manifest data.file=a.csv"),
+        (["certify", "tabular/digits-arml", "data=a.csv"], "write data.name=tabular data.file=a.csv"),
+        (["train", "digits/plain", "data=cup"], "expected data.name=NAME; did you mean 'cub'?"),
+        (["train", "digits/plain", "defence=madry"], "defence 'madry' is a word; write defence.name=madry"),
+        (["train", "digits/plain", "model=my.build"], "write model.name=my.build"),
+        (["certify", "tabular/digits-arml", "learner=nca"], "learner 'nca' is a word; write learner.name=nca"),
+    ],
+)
+def test_a_word_for_a_part_of_a_recipe_says_what_to_write(
+    words: list[str], said: str, tmp_path: Path, command: Command
+) -> None:
+    photos(tmp_path / "photos", ["a/0.png"])
+    assert said in command(*words).error
+    assert not (tmp_path / "runs").exists()

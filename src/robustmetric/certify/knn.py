@@ -32,6 +32,8 @@ from robustmetric.numerics.numbers import is_whole
 from robustmetric.numerics.spectrum import of_size_one, repaired, tensor_of
 
 METHODS = ("exact", "bound")
+EUCLIDEAN = ("euclidean", "l2", "minkowski")
+"""As scikit-learn's k-NN says it; its `minkowski` has p = 2 where no other is named, and none can be here."""
 ATTACKS: dict[str, type[Greedy] | type[Substitute] | type[Boundary]] = {
     "greedy": Greedy,
     "substitute": Substitute,
@@ -53,9 +55,9 @@ SMALLEST, LARGEST = 1e-100, 1e100
 class RobustKNN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """k-NN under any metric that proves how far each test point must move (in l2) before its prediction changes.
 
-    `metric` is None (Euclidean), a positive semi-definite matrix M of d(x, y) = (x - y)^T M (x - y), or a learner with
-    `get_mahalanobis_matrix()`. A learner that is fitted is used as it is; of one that is not, a clone is fitted on the
-    rows and labels given to `fit`. Either is `metric_`, and `metric` stays as it was given. Clones are not fitted, so
+    `metric` is None ("euclidean"), a positive semi-definite matrix M of d(x, y) = (x - y)^T M (x - y), or a learner
+    with `get_mahalanobis_matrix()`. A learner that is fitted is used as it is; of one that is not, a clone is fitted on
+    the rows and labels given to `fit`. Either is `metric_`; `metric` stays as it was given. Clones are not fitted, so
     cross-validation and searches learn anew from each part; scikit-learn's FrozenEstimator around a learner keeps it.
 
     Everything is computed in float64. A vote, and a distance, that are tied
@@ -243,8 +245,13 @@ def _check_range(inputs: Float[Tensor, "n features"], fitted: bool) -> None:
 
 def metric_matrix(metric: Any, features: int) -> Float[Tensor, "features features"] | None:
     """The matrix of a metric given as one, as a fitted learner, or as None: Euclidean."""
-    if metric is None:
+    if metric is None or (isinstance(metric, str) and metric in EUCLIDEAN):
         return None
+    if isinstance(metric, str):
+        raise InputError(
+            f"metric {metric!r} has no certificate; expected 'euclidean' (or None), a matrix ({features}, {features}) "
+            "or a learner with get_mahalanobis_matrix()"
+        )
     learned = None if isinstance(metric, type) else getattr(metric, "get_mahalanobis_matrix", None)
     given = np.asarray(metric if learned is None else learned())
     if given.shape != (features, features) or given.dtype.kind not in "fiu":

@@ -8,10 +8,12 @@ from typing import Annotated
 
 import typer
 
+from robustmetric import __version__
 from robustmetric.errors import InputError
 
 app = typer.Typer(
     help="Train, attack, certify and compare metric-learning models under adversarial perturbation.",
+    epilog="New here? [bold]robustmetric demo[/bold] shows it all in two minutes, on digits that come with it.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -25,9 +27,19 @@ Precision = Annotated[str, typer.Option(help="32-true, bf16-mixed, 16-mixed, ...
 Strategy = Annotated[str, typer.Option(help="auto, ddp, or another Lightning Fabric strategy.")]
 
 
+def _say_version(asked: bool) -> bool:
+    if asked:
+        typer.echo(f"robustmetric {__version__}")
+        raise typer.Exit
+    return asked
+
+
 @app.callback()
 def _global(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_say_version, is_eager=True)
+    ] = False,
 ) -> None:
     """Options of every command."""
 

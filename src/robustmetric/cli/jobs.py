@@ -184,7 +184,9 @@ def certify(
     search: Annotated[
         str | None, typer.Option(help="Of an encoder: by the mean embedding (mean), or by vote of the copies (vote).")
     ] = None,
-    data: Annotated[str | None, typer.Option(help="Of an encoder: other data, as in evaluate.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Other data: of a learner a table, .csv or .npz; of an encoder as in evaluate.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Of an encoder: seed of queries and noise (0).")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print the records as JSON lines.")] = False,
@@ -193,7 +195,7 @@ def certify(
 
     Of k-NN under a learned metric, of small networks, and, by smoothing, of any encoder's retrieval.
 
-    Examples: [bold]robustmetric certify tabular/digits-arml[/bold]
+    Examples: [bold]robustmetric certify tabular/digits-arml --data mine.csv data.label=COLUMN data.scale=true[/bold]
     [bold]robustmetric certify runs/digits-est-seed0 --method smoothing --sigma 0.1 --points 100[/bold]
     """
     from robustmetric.jobs.certify import certify as of_table
@@ -201,7 +203,7 @@ def certify(
     from robustmetric.jobs.certify_retrieval import certify_retrieval as of_encoder
 
     learner = recipe_of(target, out)
-    of_encoders = {"sigma": sigma, "samples": samples, "search": search, "data": data, "seed": seed}
+    of_encoders = {"sigma": sigma, "samples": samples, "search": search, "seed": seed}
     given = {key: value for key, value in of_encoders.items() if value is not None}
     if learner is None:
         _refuse_of_learners(target, overrides, method, attack)
@@ -210,9 +212,9 @@ def certify(
     with going_on():
         if learner is not None:
             changes = [*(overrides or []), *([f"radii={radius}"] if radius else [])]
-            found = of_table(*learner, changes, device=device, points=points, method=method, attack=attack)
+            found = of_table(*learner, changes, device=device, points=points, method=method, attack=attack, data=data)
         else:
-            found = of_encoder(target, out=out, queries=points, radii=radius, device=device, **given)  # type: ignore[arg-type]  # by name
+            found = of_encoder(target, data=data, out=out, queries=points, radii=radius, device=device, **given)  # type: ignore[arg-type]  # by name
     if as_json:
         _echo(found)
 

@@ -145,23 +145,20 @@ def list_(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List what recipes can name.
+    """List what recipes can name: the kinds there are or, of one kind, every name with a sentence.
 
     Example: [bold]robustmetric list defences[/bold]
     """
-    from robustmetric import recipe
-    from robustmetric.catalogue import CATALOGUE
+    from robustmetric.cli.shelves import described, shelves, summary
 
-    shelves: dict[str, list[str]] = {name: sorted(members) for name, members in CATALOGUE.items()}
-    shelves |= {"suites": recipe.listing("suites"), "recipes": recipe.listing()}
-    if kind is not None and kind not in shelves:
-        raise InputError(f"{kind!r} is not a kind of thing we list{nearest(kind, shelves)}")
-    chosen = shelves if kind is None else {kind: shelves[kind]}
+    names = shelves()
+    if kind is not None and kind not in names:
+        raise InputError(f"{kind!r} is not a kind of thing we list{nearest(kind, names)}")
+    chosen = names if kind is None else {kind: names[kind]}
     if as_json:
         typer.echo(json.dumps(chosen, indent=2))
         return
-    for name, members in chosen.items():
-        typer.echo(f"{name}: {', '.join(members)}" if kind is None else "\n".join(members))
+    typer.echo("\n".join(summary(names) if kind is None else described(kind, names[kind])))
 
 
 @app.command()

@@ -102,6 +102,9 @@ def open_tree(paths: Iterable[Path]) -> Tree:
     places = list(paths)
     if len(places) == 1 and places[0].is_dir():
         return FolderTree(places[0])
+    for place in places:
+        if place.suffix.lower() != ".zip" and not zipfile.is_zipfile(place):
+            raise InputError(f"{place} is neither a folder nor a zip; name the folder of the images, or a zip of it")
     return ZipTree(places)
 
 

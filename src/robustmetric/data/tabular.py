@@ -116,7 +116,7 @@ def read_csv(path: Path, label: str) -> dict[str, npt.NDArray[np.generic]]:
     with path.open(newline="", encoding="utf-8-sig") as file:
         header, *rows = [row for row in csv.reader(file) if row] or [[]]
     if label not in header:
-        raise InputError(f"{path} has no label column {label!r}{nearest(label, header)}; set label: to the one it has")
+        raise InputError(f"{path} has no label column {label!r}{nearest(label, header)}; name it by data.label=COLUMN")
     place = header.index(label)
     short = next((i for i, row in enumerate(rows) if len(row) != len(header)), None)
     if short is not None:

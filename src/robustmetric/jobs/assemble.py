@@ -18,6 +18,7 @@ from robustmetric.data.protocols import Sampler, Source, Transform
 from robustmetric.data.transforms import Identity
 from robustmetric.defences.base import Defence
 from robustmetric.errors import InputError, nearest
+from robustmetric.jobs.words import refuse_words
 from robustmetric.numerics.kmeans import Backend
 from robustmetric.optimise import Optimiser
 from robustmetric.perturb.pgd import View
@@ -97,6 +98,7 @@ def resolve(name: str, overrides: list[str]) -> tuple[dict[str, Spec], str]:
     for key in spec:
         if key not in known:
             raise InputError(f"{path}: {key!r} is not a setting of a recipe{nearest(str(key), known)}")
+    refuse_words(spec, str(path))
     return spec, str(path)
 
 

@@ -1,6 +1,7 @@
 """One trial on the queries, batch by batch: what each rank finds, before the ranks' shares are put together."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -37,9 +38,13 @@ class Found:
 
 
 def attack_all(
-    arena: Arena, trial: Trial, seed: int, climbs: Climbs, standing: Tensor | None, turn: int, *, shown: bool
-) -> Found:
-    """One trial on this rank's share of the queries; of those that `standing` marks, where some are lost already."""
+    arena: Arena, trial: Trial, seed: int, climbs: Climbs, standing: Tensor | None, turn: int, *,
+    shown: bool, tell: Callable[[float, int], None] | None = None,
+) -> Found:  # fmt: skip
+    """One trial on this rank's share of the queries; of those that `standing` marks, where some are lost already.
+
+    `tell` is told the seconds of the first batch and how many queries all ranks attacked in them.
+    """
     device, count, in_turn = arena.workers.device, len(arena.rows), standing is not None
     climbs.begin(trial, device)
     with repeatable(device, seed, 6):
@@ -54,6 +59,7 @@ def attack_all(
     with Bar(title(label, trial.engine.ball.radius), count if only is None else len(only), shown=shown) as bar:
         for number, (first, positions, batch) in enumerate(arena.batches(only)):
             parts = (seed, first, 3, *([turn] if turn else []))
+            began = time.monotonic()
             with repeatable(device, *parts):
                 randomness = generator(device, *parts)
                 outcome = attack_batch(arena, trial, batch, randomness, source, climbs.of(first), in_turn)
@@ -63,6 +69,8 @@ def attack_all(
                 values = outcome.scores[name].float().cpu()
                 found.sums.setdefault(name, torch.zeros(count))[positions] = values
             is_first = number == 0 and arena.workers.rank == 0
+            if is_first and shown and tell is not None:
+                tell(time.monotonic() - began, len(positions) * arena.workers.ranks)
             if is_first and exact is not None:
                 paused = time.monotonic()
                 with repeatable(device, *parts):

@@ -1,5 +1,6 @@
 """Certify: recipe -> data -> learner -> [points -> radii] -> records, resumed over points."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
@@ -25,6 +26,7 @@ from robustmetric.jobs.origin import origin
 from robustmetric.jobs.progress import say
 from robustmetric.jobs.proofs import Question, check_radii, proved
 from robustmetric.jobs.questions import attack_question, question_of
+from robustmetric.jobs.words import refuse_words
 from robustmetric.jobs.workers import describe
 from robustmetric.learn import Network
 from robustmetric.learn.base import MetricLearner, device_of
@@ -34,6 +36,7 @@ from robustmetric.records import Record
 from robustmetric.report.certified import draw_curves
 
 Certificate = KNearest | Crown | Smoothing
+TABLES = (".csv", ".npz")
 DEFAULT = ({"name": "knn_certificate"}, {"name": "knn_certificate", "neighbours": 11, "method": "bound"})
 """What a recipe is certified by when it names nothing: 1-NN exactly, 11-NN by the bound."""
 
@@ -73,23 +76,26 @@ def certify(
     points: int | None = None,
     method: str | None = None,
     attack: str | None = None,
+    data: str | None = None,
 ) -> list[Record]:
     """Fit a recipe's learner, or load it where that was done, and certify; returns the records.
 
     `method` picks those of its k-NN certificates: "exact" or "bound". `attack` is tried beside them, with as many
-    neighbours: the error that it reaches is the other side of what is proved.
+    neighbours: the error that it reaches is the other side of what is proved. `data` is a table in the recipe's place.
     """
-    spec, where = resolve(name, [*(overrides or []), *([] if points is None else [f"points={points}"])])
+    overrides = [*_own_table(data), *(overrides or [])]
+    spec, where = resolve(name, [*overrides, *([] if points is None else [f"points={points}"])])
     plan = _chosen(_placed(load(spec, where), spec, device), method, where)
     _check_attack(attack, plan, where)
-    folder = RunFolder(out or Path("runs") / f"{assemble.title(where)}-seed{plan.seed}")
+    of_data = "" if data is None else f"-{Path(data).stem}"
+    folder = RunFolder(out or Path("runs") / f"{assemble.title(where)}{of_data}-seed{plan.seed}")
     context = records.context(describe(device_of(device)))
     dataset = plan.data.load()
     table = _table(dataset, plan.points, plan.shuffle)
     for certificate in plan.certificates:
         if isinstance(certificate, KNearest):
             certificate.check_rows(len(table.x))
-    words = [*(overrides or []), *_typed(points=points, method=method, attack=attack, device=device)]
+    words = [*overrides, *_typed(points=points, method=method, attack=attack, device=device)]
     summary = {**summarise(spec, folder.path.name, context), **origin(where, words, "certify")}
     with _begun(folder, spec, summary):
         known = fitted(plan.learner, table, folder, plan.seed, context)
@@ -110,6 +116,15 @@ def certify(
         say(f"{folder.path.name}  {record.name}: " + "  ".join(f"{k} {v:.4g}" for k, v in record.scores.items()))
     draw_curves({folder.path.name: found[1:]}, folder.path / "certified")
     return found
+
+
+def _own_table(file: str | None) -> list[str]:
+    """The data of a recipe replaced by the user's own, as it is typed; nothing where there is none."""
+    if file is None:
+        return []
+    if Path(file).suffix.lower() not in TABLES:
+        raise InputError(f"--data {file!r} is no table; expected a {' or '.join(TABLES)} file")
+    return [f"data={json.dumps({'name': 'tabular', 'file': file})}"]
 
 
 def _typed(device: str, **options: Any) -> list[str]:
@@ -144,6 +159,11 @@ def recipe_of(name: str, out: Path | None) -> tuple[str, Path | None] | None:
     if folder.is_dir():
         path = folder / "recipe.yaml"
         return (str(path), out or folder) if path.is_file() and "learner" in recipe.load(path) else None
+    if folder.suffix.lower() in TABLES:
+        raise InputError(
+            f"{name!r} is a table; expected a recipe with a learner: robustmetric certify tabular/digits-arml "
+            f"--data {name}"
+        )
     try:
         path = recipe.locate(name)
     except InputError:
@@ -162,6 +182,7 @@ def resolve(name: str, overrides: list[str]) -> tuple[dict[str, Spec], str]:
     for key in ("data", "learner"):
         if key not in spec:
             raise InputError(f"{path}: the recipe has no {key!r}; expected one such as tabular/digits-arml")
+    refuse_words(spec, str(path), csv="tabular")
     return {**spec, "certificates": spec.get("certificates", [dict(one) for one in DEFAULT])}, str(path)
 
 

@@ -1,7 +1,7 @@
 """Evaluate: model + data -> gallery -> [attack -> score] + metrics -> records, each written as it comes."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from robustmetric.jobs.attacked import attack_all
 from robustmetric.jobs.attacked import title as title
 from robustmetric.jobs.chance import chance_settings
 from robustmetric.jobs.climbs import Climbs
+from robustmetric.jobs.closing import estimator
 from robustmetric.jobs.ers import APART, SHARED, PerQuery, Store, batch_weights, summed_up
 from robustmetric.jobs.pictures import Pictures
 from robustmetric.jobs.resume import find
@@ -28,6 +29,8 @@ from robustmetric.metrics.linear_probe import linear_probe
 from robustmetric.metrics.robustness import bootstrap
 from robustmetric.numerics.randomness import repeatable
 from robustmetric.records import Record
+
+Tell = Callable[[float, int], None]
 
 
 @full_precision()
@@ -83,6 +86,7 @@ def measure_trial(
     climbs: Climbs | None = None,
     standing: Tensor | None = None,
     turn: int = 0,
+    tell: Tell | None = None,
 ) -> tuple[Record, PerQuery, Pictures | None]:
     """One attack on every query: the record, its scores per query, and a few pictures, where it moves queries.
 
@@ -90,11 +94,12 @@ def measure_trial(
     A fast arena runs its first batch in fp32 as well: the record's context says how far the mean scores lie apart.
     Batches whose climb is among `climbs`, from the other mode, are only scored: the record's context says how many.
     `standing` marks the queries to attack; the others are lost already, and score 0. `turn` draws other randomness.
+    `tell` is told what the first batch took.
     """
     if trial.repeats > 1:
-        return _measure_repeats(arena, trial, settings, seed, context, lead, standing)
-    began = time.monotonic()
-    found = attack_all(arena, trial, seed, climbs or Climbs(), standing, turn, shown=lead and arena.workers.rank == 0)
+        return _measure_repeats(arena, trial, settings, seed, context, lead, standing, tell)
+    began, shown = time.monotonic(), lead and arena.workers.rank == 0
+    found = attack_all(arena, trial, seed, climbs or Climbs(), standing, turn, shown=shown, tell=tell)
     per_query = {name: arena.workers.total(values) for name, values in found.sums.items()}
     weights = _weights(arena, trial)
     record = Record(
@@ -123,11 +128,14 @@ def _measure_repeats(
     context: Mapping[str, Any],
     lead: bool,
     standing: Tensor | None,
+    tell: Tell | None,
 ) -> tuple[Record, PerQuery, Pictures | None]:
     """The runs of a trial that is repeated, as one record; the pictures are of the first."""
     once = replace(trial, repeats=1)
     runs = [
-        measure_trial(arena, once, settings, seed, context, lead, standing=standing, turn=turn)
+        measure_trial(
+            arena, once, settings, seed, context, lead, standing=standing, turn=turn, tell=None if turn else tell
+        )
         for turn in range(trial.repeats)
     ]
     return *repeated(trial, [(record, values) for record, values, _ in runs], arena.right), runs[0][2]
@@ -170,15 +178,16 @@ def run_suite(
         store.keep(clean, per_query)
         yield clean, None
     worst = WorstCase(suite, arena.right, store.of(clean) or {})
-    climbs = Climbs()
+    climbs, trials, told = Climbs(), suite.runs(), False
     together: dict[tuple[str, str], list[tuple[Trial, Record]]] = {}
-    for trial in suite.runs():
+    for place, trial in enumerate(trials):
         standing = worst.standing(trial)
         record = find(_expected("attack", trial.label, _described(base, trial, standing), arena, seed), done)
         if record is None or (suite.survivors and store.of(record) is None):
-            record, per_query, pictures = measure_trial(
-                arena, trial, base, seed, context, climbs=climbs, standing=standing
-            )
+            # Told once: of the first that is run, with all that come after it.
+            tell, told = None if told else estimator(trials[place:], len(arena.rows)), True
+            measured = measure_trial(arena, trial, base, seed, context, True, climbs, standing, tell=tell)
+            record, per_query, pictures = measured
             store.keep(record, per_query)
             yield record, pictures
         worst.note(trial, record, store.of(record) or {})

@@ -20,6 +20,7 @@ from robustmetric.data.transforms import CentreCrop, Identity
 from robustmetric.errors import InputError, nearest
 from robustmetric.jobs import assemble
 from robustmetric.jobs.arena import Arena
+from robustmetric.jobs.closing import closing
 from robustmetric.jobs.clustering import check_search, is_clustering, run_any_suite
 from robustmetric.jobs.ers import APART
 from robustmetric.jobs.evaluate import title
@@ -81,10 +82,8 @@ def evaluate(
     chosen = assemble.load_suite(suite, radius, modes, surrogate)
     check_search(chosen, search)
     backend = _backend(target.spec, kmeans, chosen)
-    fabric = hardware.fabric()
-    workers = Workers.of(fabric)
-    context = records.context(describe(workers.device, workers.ranks))
-    lead = workers.rank == 0
+    workers = Workers.of(hardware.fabric())
+    lead, context = workers.rank == 0, records.context(describe(workers.device, workers.ranks))
     if lead and not target.folder.recipe.exists():
         target.folder.begin(target.spec, summarise(target.spec, target.name, context))
     # Before the arena, whose embedding the ranks share: none may read what the first one already adds.
@@ -93,16 +92,18 @@ def evaluate(
         target.model, target.dataset, target.view, workers,
         limit=queries, seed=seed, batch_size=batch_size, fast=fast, search=search, shown=lead,
     )  # fmt: skip
-    settings = {"data": target.dataset.name}
     if lead:
         _say_first(target, suite, surrogate)
-    kept = target.folder.path
+    settings, kept = {"data": target.dataset.name}, target.folder.path
     for record, pictures in run_any_suite(arena, chosen, seed, context, settings, finished, kept, backend):
         if lead:
             _keep(target, record, pictures)
     if lead and finished and len(finished) == len(target.folder.finished()):
         say(f"{target.folder.path}: nothing to do, every trial of {chosen.name} is there")
-    return records.latest(records.read(target.folder.results)) if target.folder.results.is_file() else []
+    found = records.latest(records.read(target.folder.results)) if target.folder.results.is_file() else []
+    if lead:
+        _say_last(target, closing(found, chosen.name, arena.settings(), seed))
+    return found
 
 
 def _say_first(target: Target, suite: str, surrogate: str | None) -> None:
@@ -110,6 +111,12 @@ def _say_first(target: Target, suite: str, surrogate: str | None) -> None:
     target.say_if_as_built()
     if surrogate is None and (left_out := assemble.asking_for_surrogate(suite)):
         say(f"left out without --surrogate RUN: {', '.join(left_out)}")
+
+
+def _say_last(target: Target, sentence: str) -> None:
+    """What was found, in plain words."""
+    if sentence:
+        say(f"{target.name}: {sentence}")
 
 
 def _keep(target: Target, record: Record, pictures: Pictures | None) -> None:
@@ -180,13 +187,15 @@ def find_target(name: str, *, data: str | None, out: Path | None, skip_unreadabl
 
 
 def _refuse_missing_run(name: str) -> None:
-    """A path that is no recipe's, nor like one, was meant as a run folder: the list of recipes would not help."""
+    """What is no recipe, nor like one, was meant as a run folder or a model: the list of recipes would not help."""
     path = Path(name)
     short = path.as_posix().removeprefix("recipes/")
     is_like_recipe = path.parts[:1] != ("runs",) and get_close_matches(short, recipe.listing(), n=1)
-    if "/" not in name or path.suffix in {".yaml", ".yml"} or is_like_recipe:
+    if not name or path.suffix in {".yaml", ".yml"} or is_like_recipe:
         return
-    raise InputError(f"no run folder {name!r} exists; recipes are listed by `robustmetric list recipes`")
+    if "/" in name:
+        raise InputError(f"no run folder {name!r} exists; recipes are listed by `robustmetric list recipes`")
+    raise InputError(f"{name!r} is no run folder and no recipe (`robustmetric list recipes`); {OWN_MODEL}")
 
 
 def skipping(spec: Mapping[str, Spec], where: str) -> dict[str, Spec]:

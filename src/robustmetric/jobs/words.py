@@ -1,0 +1,38 @@
+"""A word where a recipe has an object, `data=photos`: what to write instead."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from robustmetric.catalogue import CATALOGUE, NAMES
+from robustmetric.errors import InputError, nearest
+from robustmetric.recipe import Spec
+
+PARTS = {
+    "data": "data",
+    "model": "models",
+    "defence": "defences",
+    "sampler": "samplers",
+    "optimiser": "optimisers",
+    "augment": "transforms",
+    "view": "transforms",
+    "learner": "learners",
+}
+"""The parts of a recipe that are objects, and the kind that each is listed under."""
+
+
+def refuse_words(spec: Mapping[str, Spec], where: str, csv: str = "manifest") -> None:
+    """Refuse a bare word for a part; `csv` is what reads a CSV file here."""
+    for part, kind in PARTS.items():
+        word = spec.get(part)
+        if isinstance(word, str):
+            raise InputError(f"{where}: {part} {word!r} is a word; {_instead(part, word, kind, csv)}")
+
+
+def _instead(part: str, word: str, kind: str, csv: str) -> str:
+    if word in NAMES or ("." in word and part != "data"):
+        return f"write {part}.name={word}, and its settings as {part}.SETTING=VALUE"
+    if part == "data" and Path(word).suffix.lower() in (".csv", ".npz"):
+        return f"write data.name={csv} data.file={word}"
+    if part == "data" and Path(word).exists():
+        return f"write data.name=folder data.root={word}"
+    return f"expected {part}.name=NAME{nearest(word, CATALOGUE[kind])}"
