@@ -4,6 +4,8 @@ import os
 import pty
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,8 @@ from robustmetric.cli.shelves import docstring, shelves
 def test_the_version_is_told(command: Command) -> None:
     shown = command("--version")
     assert (shown.code, shown.out) == (0, f"robustmetric {robustmetric.__version__}\n")
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    assert project["version"] == robustmetric.__version__
 
 
 def test_without_a_command_the_help_says_where_to_begin(command: Command) -> None:

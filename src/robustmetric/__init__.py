@@ -6,6 +6,8 @@ The names below are imported when first used, so that a report can be built with
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from robustmetric.version import VERSION
+
 if TYPE_CHECKING:
     from robustmetric.api import attack as attack
     from robustmetric.api import evaluate as evaluate
@@ -35,7 +37,7 @@ _WHERE = {
     "PGD": "robustmetric.perturb.pgd",
 }
 
-__version__ = "0.1.0"
+__version__ = VERSION
 __all__ = [
     "ARML",
     "PGD",

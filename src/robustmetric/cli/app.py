@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from robustmetric import __version__
 from robustmetric.errors import InputError
+from robustmetric.version import VERSION
 
 app = typer.Typer(
     help="Train, attack, certify and compare metric-learning models under adversarial perturbation.",
@@ -29,7 +29,7 @@ Strategy = Annotated[str, typer.Option(help="auto, ddp, or another Lightning Fab
 
 def _say_version(asked: bool) -> bool:
     if asked:
-        typer.echo(f"robustmetric {__version__}")
+        typer.echo(f"robustmetric {VERSION}")
         raise typer.Exit
     return asked
 
