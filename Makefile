@@ -19,8 +19,9 @@ install: .venv/.dev
 demo: .venv/.core
 	$(BIN)/robustmetric demo
 
+# Two processes share two cores: a thread each.
 test: .venv/.dev
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --cov --cov-report=term
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --cov --cov-report=term
 
 test-slow: .venv/.dev
 	$(BIN)/python -m pytest -m slow
