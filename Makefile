@@ -21,7 +21,7 @@ demo: .venv/.core
 
 # Two processes share two cores: a thread each.
 test: .venv/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --cov --cov-report=term
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=term
 
 test-slow: .venv/.dev
 	$(BIN)/python -m pytest -m slow

@@ -19,6 +19,13 @@ attacks:
   ES: {attack: {name: embedding_shift}, radii: [0.1, 0.2]}
   CA+: {attack: {name: candidate, direction: up}}
 """
+LONGEST = ("test_wheel.py", "test_verify_blocks.py", "test_workers.py", "test_benchmarks.py")
+"""Of the files of tests, by the time they take."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first, so that of two processes none waits for the other's last."""
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
 @pytest.fixture
