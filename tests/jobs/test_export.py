@@ -11,7 +11,7 @@ import torch
 from commands import Command
 from robustmetric.errors import InputError
 from robustmetric.jobs import assemble
-from robustmetric.jobs.export import export
+from robustmetric.jobs.export import export, write_onnx
 from robustmetric.jobs.folder import RunFolder
 
 
@@ -20,6 +20,19 @@ def test_weights_and_recipe_are_copied(trained: Path, command: Command, tmp_path
     assert done.code == 0 and done.out.split() == ["deep/out/model.safetensors", "deep/out/recipe.yaml"]
     for name in ("model.safetensors", "recipe.yaml"):
         assert (tmp_path / "deep" / "out" / name).read_bytes() == (trained / name).read_bytes()
+
+
+def test_a_model_that_is_no_graph_is_told_in_a_line_with_its_place(tmp_path: Path) -> None:
+    from torchvision.transforms import Normalize
+
+    with pytest.raises(InputError, match=r"no branch that depends on values .*Encoder") as told:
+        write_onnx(
+            torch.nn.Sequential(Normalize((0.4, 0.5, 0.6), (0.2, 0.2, 0.2))),
+            torch.zeros(2, 3, 8, 8),
+            tmp_path / "a.onnx",
+        )
+    assert "_functional_tensor.py:" in str(told.value) and "(normalize)" in str(told.value)
+    assert "\n" not in str(told.value) and len(str(told.value)) < 500
 
 
 def test_onnx_computes_what_torch_computes_for_any_batch(trained: Path, tmp_path: Path) -> None:

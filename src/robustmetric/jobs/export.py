@@ -1,12 +1,14 @@
 """Export: a trained run as files other programs read: safetensors with its recipe, and ONNX."""
 
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from torch import nn
+from torch.onnx import OnnxExporterError
 
 from robustmetric.errors import InputError
 from robustmetric.jobs import assemble
@@ -57,16 +59,31 @@ def write_onnx(model: nn.Module, sample: torch.Tensor, path: Path) -> None:
         import onnxscript  # noqa: F401  # torch's exporter needs it
     except ImportError as error:
         raise InputError("--onnx needs the extra: pip install 'robustmetric[onnx]'") from error
-    with quiet(), torch.no_grad():
-        program = torch.onnx.export(
-            model.eval(),
-            (sample,),
-            input_names=["images"],
-            output_names=["embeddings"],
-            dynamic_shapes=({0: torch.export.Dim("batch")},),
-            dynamo=True,
-            verbose=False,
-        )
+    onnx.save(_traced(model, sample).model_proto, str(path))
+
+
+def _traced(model: nn.Module, sample: torch.Tensor) -> torch.onnx.ONNXProgram:
+    """The model as a graph, or in one line what of it cannot be one."""
+    try:
+        with quiet(), torch.no_grad():
+            program = torch.onnx.export(
+                model.eval(),
+                (sample,),
+                input_names=["images"],
+                output_names=["embeddings"],
+                dynamic_shapes=({0: torch.export.Dim("batch")},),
+                dynamo=True,
+                verbose=False,
+            )
+    except OnnxExporterError as error:
+        cause = error.__cause__ or error
+        told = next((line.strip() for line in str(cause).splitlines() if line.strip()), type(cause).__name__)
+        place = re.search(r'File "([^"]+)", line (\d+), in (\w+)', str(cause))
+        where = f", at {Path(place[1]).name}:{place[2]} ({place[3]})" if place else ""
+        raise InputError(
+            f"this model cannot be an ONNX graph: {told[:200]}{where}; expected no branch that depends on values "
+            "(torchvision's Normalize has one: let `Encoder(network, mean=..., std=...)` do its work)"
+        ) from error
     if program is None:
         raise InputError("torch could not export this model to ONNX")
-    onnx.save(program.model_proto, str(path))
+    return program
