@@ -2,9 +2,10 @@
 
 A plan has a row a line, `folder; as of train; as of evaluate; as of evaluate`:
 
-    act-short; cub/mobilenet_v2-act epochs=15 optimiser.rate=3e-5 --fast; ers224 --batch 112 --queries 1000
+    cub-est-short; cub/mobilenet_v2-est epochs=15 optimiser.rate=3e-5 --fast; ers224 --batch 112 --queries 1000
 
-What is finished is not run again and what was begun goes on, so a plan is called until it is done. Example:
+`--surrogate` names a row further up, whose model is waited for. What is finished is not run again and what was begun
+goes on, so a plan is called until it is done; Ctrl-C stops it like the end of its time. Example:
 
     python benchmarks/rows.py benchmarks/plans/cub-full.txt --width 2 --seconds 3000 --ledger results/cub
 """
@@ -18,15 +19,24 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 
 from robustmetric.errors import InputError
+from robustmetric.jobs import assemble
 from robustmetric.jobs.folder import RunFolder
 from robustmetric.jobs.sweep import is_finished
 
 GRACE = 20
 """Seconds that a process has to end by itself when the time is up."""
+LOOK = 0.2
+"""Seconds between two looks at a process and the time."""
+SURROGATE = "--surrogate"
+BY_OPTIONS = ("attack_view", "update", "on_collapse")
+"""Settings that options of `train` change too."""
+DONE = "evaluated.txt"
+"""In a run folder: the evaluations that have ended well, a command a line."""
 
 
 @dataclass(frozen=True)
@@ -37,34 +47,74 @@ class Row:
     train: list[str]
     suites: list[list[str]]
 
+    def resolve(self) -> dict[str, assemble.Spec]:
+        """The settings it is trained with, but for what options change."""
+        return assemble.resolve(self.train[0], [word for word in self.train[1:] if "=" in word])[0]
+
 
 def read_plan(path: Path) -> list[Row]:
     """The rows of a plan; empty lines and those that begin with # are left out."""
-    rows = []
+    rows: list[Row] = []
     for number, line in enumerate(path.read_text().splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        name, *parts = [part.strip() for part in line.split(";")]
-        if not name or not parts or not all(parts) or len(name.split()) != 1:
-            raise InputError(f"{path}, line {number}: {line!r} is no row; expected 'folder; RECIPE ...; SUITE ...'")
-        train, *suites = map(shlex.split, parts)
-        rows.append(Row(name, train, suites))
-    repeated = {row.name for row in rows if [other.name for other in rows].count(row.name) > 1}
-    if repeated:
-        raise InputError(f"{path}: {', '.join(sorted(repeated))} stands twice; expected a folder for each row")
+        where, above = f"{path}, line {number}", [row.name for row in rows]
+        row = _read_row(line, where)
+        if row.name in above:
+            raise InputError(f"{where}: {row.name} stands twice; expected a folder for each row")
+        for source in (source for suite in row.suites for source in _sources(suite)):
+            if source not in above:
+                raise InputError(f"{where}: {source!r} is no row above; expected {SURROGATE} with the folder of one")
+        rows.append(row)
     return rows
+
+
+def _read_row(line: str, where: str) -> Row:
+    try:
+        name, *parts = [part.strip() for part in line.split(";")]
+        split = [shlex.split(part) for part in parts]
+    except ValueError as error:
+        raise InputError(f"{where}: {line!r} cannot be read: {error}") from error
+    if len(name.split()) != 1 or not split or not all(split):
+        raise InputError(f"{where}: {line!r} is no row; expected 'folder; RECIPE ...; SUITE ...'")
+    return Row(name, split[0], split[1:])
+
+
+def _sources(words: Sequence[str]) -> list[str]:
+    """Whose models an evaluation climbs on."""
+    return [word for before, word in pairwise(words) if before == SURROGATE]
 
 
 def commands(row: Row, home: Path, ledger: Path | None) -> Iterator[list[str]]:
     """What is left to do for a row, in turn; each is asked for when the one before has ended well."""
     folder = RunFolder(home / row.name)
-    if not is_finished(folder):
+    if is_finished(folder):
+        _check_settings(row, folder)
+    else:
         begun = ["--resume"] if folder.recipe.is_file() else []
         yield ["train", *row.train, "--out", str(folder.path), *begun]
+    done = folder.path / DONE
     for suite in row.suites:
-        yield ["evaluate", str(folder.path), *suite]
+        placed = [str(home / word) if before == SURROGATE else word for before, word in pairwise(["", *suite])]
+        command = ["evaluate", str(folder.path), *placed]
+        # `evaluate` would find nothing to do, but only after loading the model and the data.
+        if not done.is_file() or shlex.join(command) not in done.read_text().splitlines():
+            yield command
+            with done.open("a") as file:
+                file.write(f"{shlex.join(command)}\n")
     if ledger is not None and row.suites:
         yield ["ledger", str(folder.path), "--out", str(ledger)]
+
+
+def _check_settings(row: Row, folder: RunFolder) -> None:
+    """Refuse a finished training of another line, whose numbers would pass for those of this one."""
+    old, new = folder.read_recipe(), row.resolve()
+    changed = [key for key in {**old, **new} if key not in BY_OPTIONS and old.get(key) != new.get(key)]
+    if changed:
+        raise InputError(
+            f"{folder.path} was made with other settings for {', '.join(map(repr, changed))}; expected those of the "
+            "plan: give the row another name, or remove the folder"
+        )
 
 
 class Pool:
@@ -73,36 +123,85 @@ class Pool:
     def __init__(self, home: Path, ledger: Path | None, until: float) -> None:
         self.home, self.ledger, self.until = home, ledger, until
         self.start, self.lock = time.monotonic(), Lock()
+        self.trained: dict[str, Event] = {}
         home.mkdir(parents=True, exist_ok=True)
+
+    def run(self, rows: Sequence[Row], width: int) -> list[bool]:
+        """All rows, `width` at a time and in their order; which of them came to their end."""
+        with ThreadPoolExecutor(width) as threads:
+            return list(threads.map(self.make, rows))
 
     def make(self, row: Row) -> bool:
         """All commands of a row; whether it came to its end."""
-        for command in commands(row, self.home, self.ledger):
-            if time.monotonic() >= self.until:
-                self.say(f"{row.name}: no time is left for {command[0]}")
+        try:
+            return all(self._step(row, command) for command in commands(row, self.home, self.ledger))
+        except (InputError, OSError) as error:
+            self.say(f"{row.name}: {error}")
+            return False
+        finally:
+            self._told(row.name).set()  # also where it failed: nobody waits for it any longer
+
+    def _step(self, row: Row, command: Sequence[str]) -> bool:
+        """One command of a row; whether it ended well."""
+        if command[0] != "train":
+            self._told(row.name).set()
+        for source in map(Path, _sources(command)):
+            if not self._has(source):
+                self.say(f"{row.name}: {source.name}, to climb on, is not trained")
                 return False
-            begun, code = time.monotonic(), self.call(row, command)
-            self.say(f"{row.name}: {' '.join(command[:3])}: {time.monotonic() - begun:.0f} s, exit code {code}")
-            if code != 0:
-                return False
-        return True
+        if self._is_over:
+            self.say(f"{row.name}: no time is left for {command[0]}")
+            return False
+        begun, code = time.monotonic(), self.call(row, command)
+        why = self._last_words(row) if code else ""
+        self.say(f"{row.name}: {' '.join(command[:3])}: {time.monotonic() - begun:.0f} s, exit code {code}{why}")
+        return code == 0
 
     def call(self, row: Row, command: Sequence[str]) -> int:
         """The exit code of one command, whose output goes to `<folder>.log`; it is interrupted when the time is up."""
-        with (self.home / f"{row.name}.log").open("a") as log:
+        with self._log(row).open("a") as log:
             log.write(f"$ robustmetric {shlex.join(command)}\n")
             log.flush()
             words = [sys.executable, "-m", "robustmetric", *command]
-            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
-            try:
-                return process.wait(max(0.0, self.until - time.monotonic()))
-            except subprocess.TimeoutExpired:
+            # In a session of its own: Ctrl-C reaches it once, through us. A second one would not let it save its state.
+            process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+            while process.poll() is None and not self._is_over:
+                time.sleep(LOOK)
+            if process.poll() is None:
                 process.send_signal(signal.SIGINT)
             try:
                 return process.wait(GRACE)
             except subprocess.TimeoutExpired:
                 process.kill()
                 return process.wait()
+
+    def stop(self, *_: object) -> None:
+        """The time is up."""
+        self.until = self.start
+
+    @property
+    def _is_over(self) -> bool:
+        return time.monotonic() >= self.until
+
+    def _told(self, name: str) -> Event:
+        """Set when the training of a row has come to an end, good or bad."""
+        return self.trained.setdefault(name, Event())
+
+    def _has(self, folder: Path) -> bool:
+        """Whether another row's model is there, once that is known."""
+        while not self._told(folder.name).wait(LOOK) and not self._is_over:
+            pass
+        return is_finished(RunFolder(folder))
+
+    def _log(self, row: Row) -> Path:
+        return self.home / f"{row.name}.log"
+
+    def _last_words(self, row: Row) -> str:
+        """Why a command failed: the last line it wrote that is more than a frame, behind a colon."""
+        said = self._log(row).read_text(errors="replace").rpartition("$ robustmetric ")[2].splitlines()[1:]
+        return next((f": {line.strip(' │')}" for line in reversed(said) if any(map(str.isalnum, line))), "")
 
     def say(self, text: str) -> None:
         """A line with the seconds since the start."""
@@ -119,14 +218,19 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("runs"), help="where the run folders and their logs go")
     parser.add_argument("--ledger", type=Path, help="also write each row here: results/cub")
     asked = parser.parse_args()
+    if asked.width < 1:
+        parser.error(f"--width {asked.width} is no number of rows; expected 1 or more")
     try:
         rows = read_plan(asked.plan)
+        for row in rows:
+            row.resolve()
     except (InputError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     pool = Pool(asked.out, asked.ledger, time.monotonic() + asked.seconds)
-    with ThreadPoolExecutor(asked.width) as threads:
-        made = list(threads.map(pool.make, rows))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, pool.stop)
+    made = pool.run(rows, asked.width)
     pool.say(f"{sum(made)} of {len(rows)} rows made")
     return 0 if all(made) else 1
 
