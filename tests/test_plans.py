@@ -1,0 +1,200 @@
+"""Plans of rows: every line of every plan can be made, and `benchmarks/rows.py` makes it, interrupted or not."""
+
+import importlib
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+from types import ModuleType
+from typing import Any
+
+import pytest
+import typer
+
+from robustmetric import recipe
+from robustmetric.catalogue import NAMES
+from robustmetric.cli import app
+from robustmetric.errors import InputError
+from robustmetric.jobs.assemble import load_suite, resolve
+from robustmetric.jobs.clustering import check_search, is_clustering
+from robustmetric.jobs.evaluations import SUITES
+from robustmetric.report.ledger import protocol
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+PLANS = sorted((BENCHMARKS / "plans").glob("*.txt"))
+GOOD = "plain; digits/plain epochs=1; demo --queries 16"
+
+
+@pytest.fixture(scope="module")
+def rows() -> Iterator[ModuleType]:
+    """`benchmarks/rows.py`, which is no part of the package."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        yield importlib.import_module("rows")
+
+
+@pytest.fixture
+def home(tmp_path: Path, trained: Path) -> Path:
+    """Where a training of `GOOD` has come to its end."""
+    shutil.copytree(trained, tmp_path / "runs" / "plain")
+    return tmp_path / "runs"
+
+
+def parsed(job: str, *words: str) -> dict[str, Any]:
+    """What the command line makes of these words; it refuses options it does not have."""
+    made: Any = typer.main.get_command(app)
+    return dict(made.commands[job].make_context(job, [*words]).params)
+
+
+def plan(folder: Path, *lines: str) -> Path:
+    path = folder / "plan.txt"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_a_plan_is_read_line_by_line(rows: ModuleType, tmp_path: Path) -> None:
+    found = rows.read_plan(
+        plan(tmp_path, "# a comment", "", GOOD, "a; digits/est 'x={name: b}'; demo; masking --batch 8")
+    )
+    assert found == [
+        rows.Row("plain", ["digits/plain", "epochs=1"], [["demo", "--queries", "16"]]),
+        rows.Row("a", ["digits/est", "x={name: b}"], [["demo"], ["masking", "--batch", "8"]]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([GOOD, "digits/plain"], "line 2: 'digits/plain' is no row; expected 'folder; RECIPE ...; SUITE ...'"),
+        (["; digits/plain; demo"], "line 1: '; digits/plain; demo' is no row"),
+        (["a; digits/plain;; demo"], "line 1: 'a; digits/plain;; demo' is no row"),
+        (["a b; digits/plain; demo"], "line 1: 'a b; digits/plain; demo' is no row"),
+        (["a; digits/plain 'x; demo"], "cannot be read: No closing quotation"),
+        ([GOOD, GOOD], "line 2: plain stands twice"),
+        (["a; digits/plain; demo --surrogate plain", GOOD], "line 1: 'plain' is no row above"),
+    ],
+)
+def test_a_bad_line_is_refused_in_one_line(rows: ModuleType, tmp_path: Path, lines: list[str], said: str) -> None:
+    with pytest.raises(InputError) as error:
+        rows.read_plan(plan(tmp_path, *lines))
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_row_is_trained_evaluated_and_written_down(rows: ModuleType, tmp_path: Path, trained: Path) -> None:
+    (row,) = rows.read_plan(plan(tmp_path, GOOD))
+    home, ledger = tmp_path / "runs", tmp_path / "results"
+    left = rows.commands(row, home, ledger)
+    folder = str(home / "plain")
+    assert next(left) == ["train", "digits/plain", "epochs=1", "--out", folder]
+    shutil.copytree(trained, folder)
+    assert next(left) == ["evaluate", folder, "demo", "--queries", "16"]
+    assert list(left) == [["ledger", folder, "--out", str(ledger)]]
+
+
+def test_what_is_finished_is_left_out_and_what_was_begun_goes_on(rows: ModuleType, home: Path) -> None:
+    (row,) = rows.read_plan(plan(home, GOOD))
+    first = rows.commands(row, home, home)
+    assert next(first)[0] == "evaluate"
+    first.close()  # it failed
+    assert [command[0] for command in rows.commands(row, home, home)] == ["evaluate", "ledger"]
+    assert [command[0] for command in rows.commands(row, home, home)] == ["ledger"]
+    (home / "plain" / "model.safetensors").unlink()
+    assert next(rows.commands(row, home, None))[-1] == "--resume"
+
+
+def test_a_finished_run_of_another_line_is_refused(rows: ModuleType, home: Path) -> None:
+    (row,) = rows.read_plan(plan(home, GOOD.replace("epochs=1", "epochs=2")))
+    with pytest.raises(InputError, match="plain was made with other settings for 'epochs'"):
+        list(rows.commands(row, home, None))
+    (same,) = rows.read_plan(plan(home, GOOD.replace("epochs=1", "epochs=1 attack_view=fast --fast")))
+    assert next(rows.commands(same, home, None))[0] == "evaluate"
+
+
+def test_a_surrogate_is_the_folder_of_another_row_and_waited_for(
+    rows: ModuleType, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = rows.read_plan(plan(home, "a; digits/plain", "plain; digits/plain epochs=1; transfer --surrogate a"))
+    assert next(rows.commands(found[1], home, None))[-2:] == ["--surrogate", str(home / "a")]
+    assert rows.Pool(home, None, time.monotonic()).run(found, width=1) == [False, False]
+    assert "a: no time is left for train" in (said := capsys.readouterr().out)
+    assert "plain: a, to climb on, is not trained" in said
+
+
+def test_a_process_is_interrupted_when_the_time_is_up_and_a_second_call_goes_on(
+    rows: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    found = rows.read_plan(plan(tmp_path, "long; digits/plain epochs=6", "bad; digits/plain --nosuch"))
+    home = tmp_path / "runs"
+    pool, made = rows.Pool(home, None, time.monotonic() + 60), []
+    thread = Thread(target=lambda: made.extend(pool.run(found, width=2)))
+    thread.start()
+    while thread.is_alive() and not (home / "long" / "results.jsonl").is_file():  # of the first epoch
+        time.sleep(0.05)
+    pool.until = time.monotonic()
+    thread.join()
+    assert made == [False, False]
+    said = capsys.readouterr().out
+    assert "long: train digits/plain epochs=6: " in said and "exit code 130: stopped; the state is saved" in said
+    assert "bad: train digits/plain --nosuch: " in said and "exit code 2: No such option: --nosuch" in said
+    assert rows.Pool(home, None, time.monotonic() + 60).run(found[:1], width=1) == [True]
+    typed = [line for line in (home / "long.log").read_text().splitlines() if line.startswith("$")]
+    assert [line.endswith(" --resume") for line in typed] == [False, True]
+    assert len((home / "long" / "results.jsonl").read_text().split('"kind": "train"')) == 1 + 6
+
+
+@pytest.mark.parametrize(("lines", "options", "code"), [([GOOD], ["--seconds", "0"], 1), (["a"], [], 2), ([], [], 0)])
+def test_the_exit_code_says_whether_rows_are_left(
+    rows: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str], options: list[str], code: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["rows.py", str(plan(tmp_path, *lines)), *options])
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        assert rows.main() == code
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
+def protocol_of(spec: dict[str, Any], asked: dict[str, Any]) -> str:
+    """The protocol of a row that is evaluated so; refused where it is none."""
+    replays = 4 if spec["defence"]["name"] == "free_hm" else 1
+    clustered = is_clustering(load_suite(asked["suite"]))
+    queries, whole = asked["queries"] or 0, asked["queries"] is None
+    rate, epochs = spec["optimiser"]["rate"], spec["epochs"]
+    return protocol(spec["data"]["name"], epochs, rate, queries, whole, replays=replays, clustered=clustered)
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
+def test_every_line_of_a_plan_can_be_made(rows: ModuleType, path: Path) -> None:
+    assert path.read_text().startswith("# "), "expected a header that says what the plan makes"
+    for row in rows.read_plan(path):
+        typed = parsed("train", *row.train)
+        spec, where = resolve(typed["recipe"], typed["overrides"] or [])
+        recipe.build(spec["defence"], NAMES, f"{where}.defence", {"classes": 10, "dim": 16})
+        found = set()
+        for words in row.suites:
+            asked = parsed("evaluate", row.name, *words)
+            check_search(load_suite(asked["suite"], surrogate=asked["surrogate"]), asked["search"])
+            if asked["suite"].startswith((*SUITES, "clustering")):
+                found.add(protocol_of(spec, asked))
+        assert len(found) == bool(row.suites), f"{row.name} is of protocols {found}"
+        for name in found - {"full", "scaled"}:
+            assert row.name.endswith(f"-{name}")
+
+
+def test_a_folder_is_trained_alike_in_all_plans(rows: ModuleType) -> None:
+    seen: dict[str, list[str]] = {}
+    for path in PLANS:
+        for row in rows.read_plan(path):
+            assert seen.setdefault(row.name, row.train) == row.train, row.name
+    assert len(seen) > len(PLANS)
+
+
+def test_options_are_no_settings(rows: ModuleType) -> None:
+    row = rows.Row("a", ["digits/plain", "epochs=2", "--precision", "bf16-mixed", "seed=3"], [])
+    assert row.resolve() == resolve("digits/plain", ["epochs=2", "seed=3"])[0]
