@@ -253,7 +253,7 @@ def test_a_good_row_has_no_faults() -> None:
         ("commit", "", "commit '' is no text"),
         ("note", "x", "note is not known"),
         ("seed", True, "seed True is no count"),
-        ("protocol", "long", "protocol 'long' is none of full, short, sketch"),
+        ("protocol", "long", "protocol 'long' is none of full, full_3e-5, short, sketch"),
         ("protocol", "short", "5924 queries are not those of protocol short"),
         ("id", "act-seed0", "is not <data>-<model>"),
         ("clean", {}, "clean is empty"),

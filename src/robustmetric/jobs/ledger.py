@@ -173,7 +173,7 @@ def _identity(
     if of_ensembles:
         model, eta = clustering_rows.backbone(spec["model"]), None
         kind = clustering_rows.kind(defence, is_long=epochs != ENSEMBLES[name].epochs)
-        parts = [clustering_rows.named(kind, clustering_rows.radius_of(defence))]
+        parts = [clustering_rows.in_id(kind, defence)]
         theirs = clustering_rows.published_of(file, spec)
     else:
         model, eta = model_name(spec, str(facts.get("model"))), steps(defence)

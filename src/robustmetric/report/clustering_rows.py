@@ -29,6 +29,7 @@ RELEASES = {"cub": " (CUB-200-2010)"}
 """By data, the release that the published numbers are of, where ours are of another."""
 NAMES = {"madry": "at", "naive_ensemble": "naive"}
 """Defences that the paper calls by another name."""
+USUAL_LOSS = "proxy_anchor"
 USUAL = {("madry", "clean_share"): 0.0, ("eat", "clean_share"): 0.5, ("trades", "weight"): 6.0}
 MEMBERS, STEPS, STEPS_TO_EDGE = 3, 10, 4
 """Of the usual ensemble and the usual training attack, whose steps are a quarter of the radius."""
@@ -47,8 +48,7 @@ def kind(defence: Mapping[str, Any], is_long: bool = False) -> str:
         parts.append("plain")
     if defence.get("goal") == "embedding" or defence.get("shared") is False:
         parts.append("literal")
-    losses = [loss for part in (defence, *inner) for loss in (part.get("losses") or [part.get("loss")]) if loss]
-    parts += [str(loss) for loss in dict.fromkeys(loss["name"] for loss in losses) if loss != "proxy_anchor"]
+    parts += [loss for loss in _losses(defence) if loss != USUAL_LOSS]
     members = len(inner or defence.get("losses") or range(MEMBERS))
     parts += [f"n{members}"] if members != MEMBERS else []
     for (of, key), usual in USUAL.items():
@@ -58,6 +58,13 @@ def kind(defence: Mapping[str, Any], is_long: bool = False) -> str:
     parts += [objective] if objective != "shift" else []
     parts += _climb(defence)
     return "_".join([*parts, *(["long"] if is_long else [])])
+
+
+def _losses(defence: Mapping[str, Any]) -> list[str]:
+    """The names of its metric losses, each once."""
+    parts = (defence, *(defence.get("defences") or []))
+    losses = [loss for part in parts for loss in (part.get("losses") or [part.get("loss")]) if loss]
+    return list(dict.fromkeys(str(loss["name"]) for loss in losses))
 
 
 def _climb(defence: Mapping[str, Any]) -> list[str]:
@@ -171,8 +178,14 @@ def _published(data: str) -> dict[tuple[str, str], Row]:
 
 
 def named(kind: str, radius: float | None) -> str:
-    """A way of training in a table and in an id: `eat-r8`."""
+    """A way of training in a table: `eat-r8`."""
     return kind if radius is None else f"{kind}-r{255 * radius:g}"
+
+
+def in_id(kind: str, defence: Mapping[str, Any]) -> str:
+    """The same in an id: without a radius the usual loss is told too, since triplets have a `plain` of their own."""
+    radius = radius_of(defence)
+    return f"{kind}_{USUAL_LOSS}" if radius is None and USUAL_LOSS in _losses(defence) else named(kind, radius)
 
 
 def _title(row: Row) -> str:
