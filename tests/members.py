@@ -124,6 +124,7 @@ ARGUMENTS: dict[str, list[dict[str, Callable[[], Any]]]] = {
     "one_step": [{}, {"random_start": lambda: False}],
     "cross_entropy": [{}, {"smoothing": lambda: 0.5}],
     "sinkhorn": [{}, {"iterations": lambda: 5, "stop": lambda: "never"}, {"stable": lambda: True}],
+    "small_resnet": [{}],
     "wide_resnet": [{"depth": lambda: 10, "width": lambda: 1}],
     # Those that draw at random are no function of their input.
     "transformed": [{"model": lambda: Encoder(convnet()), "transforms": lambda: [BitDepth(), Jpeg()]}],

@@ -10,10 +10,11 @@ from published import PROTOCOLS as RETRIEVAL
 from published import RECIPES, unmeasured
 
 PAPER = "Zhang & Wang, NeurIPS 2019"
+USUAL = "ResNet-18"
 ROOT = """data: {name: cifar10}
 model:
   name: classifier
-  trunk: {name: wide_resnet, depth: 16, width: 8}
+  trunk: {name: small_resnet, depth: 18}
   classes: 10
   mean: [0.5, 0.5, 0.5]
   std: [0.5, 0.5, 0.5]
@@ -24,10 +25,10 @@ epochs: 40
 augment: {name: random_crop, size: 32, padding: 4}
 suite: classification
 """
-LARGE = "model: {trunk: {depth: 28, width: 10}}\nepochs: 200\n"
+LARGE = "model: {trunk: {name: wide_resnet, depth: 28, width: 10}}\nepochs: 200\n"
 PROTOCOLS = (
-    "# protocols: scaled as it is; full model.trunk.depth=28 model.trunk.width=10 epochs=200; short "
-    "model.trunk.width=4 epochs=15 (queries: 1000; all; 1000)"
+    "# protocols: scaled as it is; full as fs_wrn28-*; short model.trunk.name=wide_resnet "
+    "model.trunk.depth=16 model.trunk.width=4 epochs=15 (queries: 1000; all; 1000)"
 )
 HARD, HALF = "{name: cross_entropy}", "{name: cross_entropy, smoothing: 0.5}"
 BALL = "{name: ball, radius: 8/255}"
@@ -161,15 +162,15 @@ def header(row: Row, stem: str, architecture: str, epochs: str) -> str:
     if row.later:
         lines.append(f"# measured by others: {row.later}")
     lines.append(f"# cost: {row.cost} forwards per image; {epochs}")
-    if architecture == "WRN-16-8":
+    if architecture == USUAL:
         lines.append(PROTOCOLS)
     return "\n".join([*lines, "# measured: no"]) + "\n"
 
 
 def recipe(stem: str, row: Row) -> str:
-    """The text of one file on WRN-16-8."""
+    """The text of one file on ResNet-18."""
     epochs = "40 epochs, the paper 200, the schedule in proportion"
-    text = header(row, f"fs_{stem}", "WRN-16-8", epochs)
+    text = header(row, f"fs_{stem}", USUAL, epochs)
     if stem == "plain":
         return text + ROOT
     return text + f"base: fs_plain.yaml\ndefence: {row.defence}\n" + row.extra
@@ -185,8 +186,8 @@ def transformed(stem: str) -> str:
     """Ordinary training behind an input transform."""
     title, transform = TRANSFORMS[stem]
     row = Row(f"{title} before a classifier, trained through it", "", 3)
-    inner = "trunk: {name: wide_resnet, depth: 16, width: 8}, classes: 10, mean: [0.5, 0.5, 0.5], std: [0.5, 0.5, 0.5]"
-    lines = header(row, f"transform_{stem}", "WRN-16-8", "40 epochs").replace(f" ({PAPER})", "").splitlines()
+    inner = "trunk: {name: small_resnet, depth: 18}, classes: 10, mean: [0.5, 0.5, 0.5], std: [0.5, 0.5, 0.5]"
+    lines = header(row, f"transform_{stem}", USUAL, "40 epochs").replace(f" ({PAPER})", "").splitlines()
     kept = "\n".join(line for line in lines if not line.startswith("# protocols"))
     model = f"model: {{name: transformed, model: {{name: classifier, {inner}}}, transforms: [{transform}]}}"
     return f"{kept}\nbase: fs_plain.yaml\n{model}\n"

@@ -684,6 +684,7 @@ MODELS: dict[str, tuple[tuple[int, ...], bool]] = {
     "ensemble": ((1, 8, 8), True),
     "mahalanobis": ((1, 8, 8), False),
     "classifier": ((1, 8, 8), False),
+    "small_resnet": ((3, 16, 16), False),
     "wide_resnet": ((3, 16, 16), False),
     "transformed": ((1, 8, 8), True),
 }

@@ -39,6 +39,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "convnet": "robustmetric.models.convnet.ConvNet",
         "ensemble": "robustmetric.models.ensemble.Ensemble",
         "mahalanobis": "robustmetric.models.mahalanobis.Mahalanobis",
+        "small_resnet": "robustmetric.models.small_resnet.SmallResNet",
         "smoothed": "robustmetric.models.smoothed.Smoothed",
         "transformed": "robustmetric.models.input_transforms.Transformed",
         "wide_resnet": "robustmetric.models.wide_resnet.WideResNet",

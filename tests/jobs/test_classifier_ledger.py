@@ -26,6 +26,7 @@ def test_labels_by_hand() -> None:
     assert label(matched) == "scattering_uniform_detached_smoothing0_5"
     inner = {"trunk": {"name": "wide_resnet", "depth": 16, "width": 8}}
     assert model_name({"model": inner}, "x") == "wide_resnet16_8"
+    assert model_name({"model": {"trunk": {"name": "small_resnet"}}}, "x") == "resnet18"
     assert model_name({"model": {"model": inner, "transforms": [{"name": "jpeg"}]}}, "x") == "jpeg_wide_resnet16_8"
     assert model_name({"model": {"trunk": {"name": "convnet"}}}, "convnet") == "convnet"
     assert batch_name({"sampler": {"batch": 40}}) == ["batch40"] and batch_name({"sampler": {"batch": 60}}) == []

@@ -49,7 +49,7 @@ def run(path: Path, *found: Record, name: str = "cifar10/fs_scattering") -> Path
     path.mkdir(parents=True)
     recipe.save(recipe.load(recipe.locate(name)), path / "recipe.yaml")
     facts = {
-        "name": path.name, "data": "cifar10", "model": "wide_resnet", "commit": "abc1234", "hardware": "1 x GPU",
+        "name": path.name, "data": "cifar10", "model": "small_resnet", "commit": "abc1234", "hardware": "1 x GPU",
         "recipe_file": f"recipes/{name}.yaml", "command": f"robustmetric train {name}",
     }  # fmt: skip
     records.write_json(path / "run.json", facts)
@@ -135,7 +135,7 @@ def test_transfer_has_a_block_by_source_and_a_table(tmp_path: Path) -> None:
     assert set(row["classification"]["accuracy"]) == {"PGD-20", "worst case"}
     _, table = classification_tables("cifar10", [row])
     assert table.splitlines() == [
-        "### cifar10, classifiers, protocol scaled, wide_resnet16_8, 8/255, transfer",
+        "### cifar10, classifiers, protocol scaled, resnet18, 8/255, transfer",
         "",
         "| defence | seed | source | PGD-20 | PGD-100 | CW-20 | CW-100 | images |",
         "| --- | --: | --: | --: | --: | --: | --: | --: |",

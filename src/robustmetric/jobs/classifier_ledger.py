@@ -92,13 +92,15 @@ def transfer(sources: Mapping[str, Sequence[Record]]) -> dict[str, Any]:
 
 
 def model_name(spec: Mapping[str, Any], usual: str) -> str:
-    """A model as rows name it: that of its summary, with the size of a wide ResNet and what stands before its input."""
+    """A model as rows name it: that of its summary, with the size of a ResNet and what stands before its input."""
     model = spec.get("model") or {}
     before = "".join(f"{part['name']}_" for part in model.get("transforms", []))
     model = model["model"] if before else model
     trunk = model.get("trunk") or {}
     if trunk.get("name") == "wide_resnet":
         return f"{before}wide_resnet{trunk.get('depth', 28)}_{trunk.get('width', 10)}"
+    if trunk.get("name") == "small_resnet":
+        return f"{before}resnet{trunk.get('depth', 18)}"
     return before + str(trunk.get("name", usual)) if before else usual
 
 

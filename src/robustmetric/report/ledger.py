@@ -109,7 +109,8 @@ def longer(usual: Protocol) -> int:
 def published(name: str) -> dict[str, Any] | None:
     """What a recipe's header says was published: source, model and scores; None where nothing was.
 
-    A recipe with "none for this backbone", `mobilenet_v2-act`, has what its sibling has, `act`.
+    A recipe with "none for this backbone", `mobilenet_v2-act`, has what its sibling has, `act`. What was published of a
+    wide ResNet (classifiers) is told in tables of its own, never as if it were of the title's network.
     """
     path = recipe.shelf() / f"{name.removeprefix('recipes/').removesuffix('.yaml')}.yaml"
     title, lines = header_of(path)
@@ -117,7 +118,7 @@ def published(name: str) -> dict[str, Any] | None:
         title, lines = header_of(path.with_stem(path.stem.partition("-")[2]))
     told = lines.get("published", "none")
     model = next((model for word, model in BACKBONES.items() if word in title), None)
-    if model is None or told.startswith("none"):
+    if model is None or told.startswith("none") or "WRN-" in told:
         return None
     source = re.search(r"\(([^()]*\d{4}[^()]*|robrank[^()]*)\)", title)
     about = {"source": source[1] if source else title, "model": model}
