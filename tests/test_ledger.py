@@ -20,7 +20,8 @@ from robustmetric.models.convnet import ConvNet
 from robustmetric.records import Record
 from robustmetric.report.certified_schema import faults as certified_faults
 from robustmetric.report.comparison import comparison
-from robustmetric.report.ledger import TEN, faults, protocol, read_rows
+from robustmetric.report.curves import read_curve
+from robustmetric.report.ledger import PROTOCOLS, TEN, faults, protocol, read_rows
 
 RESULTS = Path(__file__).parents[1] / "results"
 CERTIFIED = sorted(RESULTS.glob("tabular/*.json"))
@@ -52,9 +53,14 @@ def test_a_committed_certified_row_keeps_to_its_schema(path: Path) -> None:
     assert (RESULTS.parent / row["recipe"]).is_file() and not row["commit"].endswith("+")
 
 
-def test_what_lies_among_the_results_is_rows() -> None:
-    others = [path for path in RESULTS.rglob("*") if path.is_file() and path not in [*COMMITTED, *CERTIFIED]]
-    assert [path.name for path in others] == ["README.md"]
+def test_what_lies_among_the_results_is_rows_and_how_they_were_trained() -> None:
+    others = {path for path in RESULTS.rglob("*") if path.is_file() and path not in [*COMMITTED, *CERTIFIED]}
+    curves = {path for path in others if path.suffix == ".csv"}
+    assert [path.name for path in others - curves] == ["README.md"]
+    for path in curves:
+        row = json.loads(path.with_suffix(".json").read_text())
+        epochs = PROTOCOLS[row["data"]][row["protocol"]].epochs
+        assert read_curve(path)["epoch"] == list(range(1, epochs + 1)), path.name
 
 
 def attacked(mode: str, count: int, shared: dict[str, Any], names: dict[str, tuple[str, ...]]) -> list[Record]:
@@ -148,6 +154,14 @@ def test_an_evaluation_of_other_data_is_no_part_of_a_row(tmp_path: Path) -> None
         records.append(path / "results.jsonl", record)
     with pytest.raises(InputError, match=r"no evaluation of its weights by an ers, .* on its own data"):
         read_row(path)
+
+
+def test_beside_a_row_lies_how_it_was_trained(tmp_path: Path) -> None:
+    path, out = run(tmp_path / "run"), tmp_path / "cub"
+    records.append(path / "results.jsonl", records.Record("train", "epoch", {"triplet": 0.125}, {"epoch": 1}))
+    (written,) = write_rows([path], out)
+    assert written.with_suffix(".csv").read_text() == "epoch,triplet\n0,0.1\n1,0.125\n", "0 is of `run`"
+    assert [path.name for path in sorted(out.iterdir())] == [f"{written.stem}.csv", f"{written.stem}.json"]
 
 
 def test_numbers_of_other_weights_or_in_bfloat16_are_left_out(tmp_path: Path) -> None:

@@ -33,7 +33,9 @@ def ledger(
     ] = None,
     figure: Annotated[
         Path | None,
-        typer.Option(help="Draw results/<data> into --out: robustness by steps of training, and by label smoothing."),
+        typer.Option(
+            help="Draw results/<data> into --out: robustness by steps of training and by smoothing, hardness by epoch."
+        ),
     ] = None,
 ) -> None:
     """Turn evaluated runs into rows of the ledger, one JSON file each, or print a table or draw a figure of them.

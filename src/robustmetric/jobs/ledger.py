@@ -22,10 +22,11 @@ from robustmetric.jobs.classifier_ledger import auto_rank, batch_name, classific
 from robustmetric.jobs.clustering_ledger import clean_record, clustering_block
 from robustmetric.jobs.cost import cost
 from robustmetric.jobs.evaluations import Evaluations, all_queries, commands, gather
-from robustmetric.jobs.folder import RunFolder
+from robustmetric.jobs.folder import RunFolder, atomically
 from robustmetric.metrics.robustness import SUB_SCORES, ers
 from robustmetric.records import Record
 from robustmetric.report import clustering_rows
+from robustmetric.report.curves import curve_of, to_csv
 from robustmetric.report.ledger import (
     CLEAN,
     ENSEMBLES,
@@ -61,16 +62,27 @@ PAPERS = {
 
 
 def write_rows(runs: Sequence[Path], out: Path) -> list[Path]:
-    """One file per run folder in `out`, whole or not at all; a run without numbers is refused before any is written."""
+    """One file per run folder in `out`, whole or not at all; a run without numbers is refused before any is written.
+
+    Beside the row of a run that was trained lies what its epochs noted, `<id>.csv`.
+    """
     rows = {row["id"]: row for row in map(_row, runs)}
     if len(rows) < len(runs):
         raise InputError(f"{len(runs)} runs make {len(rows)} rows: some share data, model, defence, protocol and seed")
     for name, row in rows.items():
         _check_same_weights(out / f"{name}.json", row)
     out.mkdir(parents=True, exist_ok=True)
-    for name, row in rows.items():
+    for run, (name, row) in zip(runs, rows.items(), strict=True):
         records.write_json(out / f"{name}.json", row)
+        _write_curve(run, out / f"{name}.csv")
     return [out / f"{name}.json" for name in rows]
+
+
+def _write_curve(run: Path, path: Path) -> None:
+    results = RunFolder(run).results
+    curve = curve_of(records.read(results)) if results.is_file() else {}
+    if curve:
+        atomically(path, lambda partial: partial.write_text(to_csv(curve)))
 
 
 def _check_same_weights(path: Path, row: Row) -> None:

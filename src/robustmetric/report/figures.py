@@ -8,20 +8,22 @@ from robustmetric.errors import InputError
 from robustmetric.report.efficiency import cost_figures
 from robustmetric.report.ledger import read_rows
 from robustmetric.report.smoothing import smoothing_figure
+from robustmetric.report.training_figure import curve_figures
 
 KINDS = ("svg", "png")
 
 
 def draw_figures(folder: Path, out: Path) -> list[Path]:
-    """Robustness against the steps of training, and PGD-100 beside AutoAttack by label smoothing, into `out`."""
+    """Robustness by the steps of training, its curves, and PGD-100 beside AutoAttack by label smoothing, into `out`."""
     rows = read_rows(folder)
-    figures, smoothing = cost_figures(rows), smoothing_figure(rows)
+    figures, smoothing = {**cost_figures(rows), **curve_figures(folder, rows)}, smoothing_figure(rows)
     if smoothing is not None:
         figures[f"smoothing-{rows[0]['data']}"] = smoothing
     if not figures:
         raise InputError(
             f"{folder} has no rows that differ in their steps alone, such as act-eta4 and act-eta8, nor "
-            "in label smoothing alone, evaluated by autoattack_pgd100; expected two such rows or more"
+            "in label smoothing alone, evaluated by autoattack_pgd100, and none of ACT, EST or HM with its curve of "
+            "training; expected two such rows or more, or one such curve"
         )
     out.mkdir(parents=True, exist_ok=True)
     paths = {out / f"{name}.{kind}": figure for name, figure in figures.items() for kind in KINDS}
