@@ -6,15 +6,19 @@ BIN := .venv/bin
 
 install: .venv/.dev
 
-.venv/.core: pyproject.toml
+.venv/.pip:
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@touch $@
+
+.venv/.core: pyproject.toml | .venv/.pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
 
-.venv/.dev: .venv/.core
+# All in one go: what the demo needs, too.
+.venv/.dev: pyproject.toml | .venv/.pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
-	@touch $@
+	@touch .venv/.core $@
 
 demo: .venv/.core
 	$(BIN)/robustmetric demo

@@ -20,7 +20,7 @@ from robustmetric.jobs.workers import Hardware
 from robustmetric.report.ledger import Row
 
 CPU = Hardware(accelerator="cpu")
-SMALL = ["epochs=30", "sampler.batch=224", "model.trunk.hidden=16", "model.trunk.dim=8"]
+SMALL = ["epochs=30", "sampler.batch=224", "model.trunk.widths=[8, 16]", "model.trunk.hidden=16", "model.trunk.dim=8"]
 NEITHER_TURNS_NOR_GROUPS = """
 rounded: false
 engine: {ball: {name: ball, radius: 0.1}}
@@ -52,7 +52,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was evaluated by attacks on classifiers and by the masking checks; and its row beside it."""
     home = tmp_path_factory.mktemp("classifier")
-    run = train("digits/classifier", [], home / "run", hardware=CPU)
+    run = train("digits/classifier", ["model.trunk.widths=[8, 16]"], home / "run", hardware=CPU)
     (home / "classification.yaml").write_text(NEITHER_TURNS_NOR_GROUPS)
     evaluate(str(run), str(home / "classification.yaml"), hardware=CPU)
     evaluate(str(run), "masking", radius=0.5, queries=12, hardware=CPU)
