@@ -4,7 +4,9 @@ import pytest
 import torch
 
 from robustmetric.jobs.agreement import (
+    REROUTED,
     SAMPLES,
+    around,
     binomial,
     compared,
     judged,
@@ -87,3 +89,10 @@ def test_a_word_agrees_if_it_is_the_same_or_elsewhere_the_next() -> None:
     assert judged("steps", "pass", "unclear", words, 200, is_same=False).agrees
     moved = judged("steps", "pass", "fail", words, 200, is_same=False)
     assert not moved.agrees and [moved.shown(place) for place in moved.interval] == ["unclear", "fail"]
+
+
+def test_rates_under_attack_from_a_copy_may_be_two_points_off_and_distances_no_more_than_before() -> None:
+    at = 41.63
+    assert compared("GTM", at, at - 1.99, 896, around("GTM", at - 1.99, REROUTED)).agrees
+    assert not compared("GTM", at, at - 2.01, 896, around("GTM", at - 2.01, REROUTED)).agrees
+    assert around("ES:D", 0.4, REROUTED) == (0.4, 0.4) and around("R@1", 50.0, 0.0) == (50.0, 50.0)

@@ -13,10 +13,10 @@ from robustmetric import records
 from robustmetric.data.base import data_root
 from robustmetric.errors import InputError
 from robustmetric.jobs.ledger import fingerprint_of, write_rows
+from robustmetric.jobs.row_model import without_pretrained
 from robustmetric.jobs.target import evaluate
 from robustmetric.jobs.train import train
 from robustmetric.jobs.verify import verify
-from robustmetric.jobs.verify_model import without_pretrained
 from robustmetric.jobs.workers import Hardware
 from robustmetric.jobs.zoo import keep
 

@@ -23,6 +23,9 @@ SAMPLES = 10_000
 """Means drawn by the bootstrap, so that ten lie outside."""
 POINTS = 0.5
 """The tolerance, in points of a score: what 16 bits, and sums in another order, change."""
+REROUTED = 1.5
+"""Points more for an attack whose search rounding alone sends another way. On digits 1 and 2 threads end 0.9 apart (an
+attack on 11-NN), weights and their copy in 16 bits 0.8 (GTM)."""
 CLUSTER_POINTS = 2.0
 """Of scores that k-means makes, which starts from other points on other hardware."""
 CLUSTERED = ("NMI", "AMI", "F1")
@@ -60,6 +63,12 @@ class Check:
 def tolerance(score: str) -> float:
     """How far a number may be off though nothing was sampled, in the unit of its score."""
     return (CLUSTER_POINTS if score.removesuffix(" std") in CLUSTERED else POINTS) * UNITS.get(score, 1.0)
+
+
+def around(score: str, found: float, points: float) -> Interval:
+    """So many points to both sides of a rate; a mean of distances or cosines keeps to its tolerance."""
+    free = 0.0 if score in UNITS else points
+    return found - free, found + free
 
 
 def compared(

@@ -4,7 +4,6 @@ The rule is in `agreement.py`, each block in a file of its own, `verify_*.py`. A
 weights: its learner is fitted and certified anew.
 """
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +13,11 @@ import torch
 from robustmetric.errors import InputError, nearest
 from robustmetric.jobs import verify_attacks, verify_clustering, verify_masking, verify_turns
 from robustmetric.jobs.agreement import Check
+from robustmetric.jobs.row_model import read, weights_file
 from robustmetric.jobs.verify_certified import certified
 from robustmetric.jobs.verify_model import Again, Measure, Part
 from robustmetric.jobs.workers import Hardware, Workers, describe
-from robustmetric.report.certified_schema import faults as certified_faults
-from robustmetric.report.ledger import Row, faults
+from robustmetric.report.ledger import Row
 
 ATTACKS = ("ES", "GTM", "CA+", "FGSM", "PGD-20", "APGD-CE", "AutoRank", "clustering", "masking")
 """Run when none is named, those of them that the row has: for rankings, for classifiers, and what has no parts."""
@@ -97,29 +96,7 @@ def verify(
         if model is not None or attacks:
             raise InputError(f"{path.stem} was fitted and certified, and is again; leave out --model and --attack")
         return _certified_anew(row, asked, "cpu" if device == "auto" else device)
-    return _measured_anew(row, model or _in_zoo(path), asked, attacks, Hardware(accelerator=device))
-
-
-def read(path: Path) -> Row:
-    """One row, in whose file nothing is amiss."""
-    try:
-        row = json.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"{path} cannot be read as JSON; expected a row of the ledger, results/.../ID.json") from error
-    wrong = certified_faults(row) if isinstance(row, dict) and "learner" in row else faults(row)
-    if not wrong and row["id"] != path.stem:
-        wrong = [f"id {row['id']!r} is not the name of the file"]
-    if wrong:
-        raise InputError(f"{path}: {'; '.join(wrong)}")
-    return dict(row)
-
-
-def _in_zoo(path: Path) -> Path:
-    """The copy of a row's weights, in the zoo that lies beside its results."""
-    place = (path.resolve().parent / ".." / ".." / "zoo" / f"{path.stem}.safetensors").resolve()
-    if not place.is_file():
-        raise InputError(f"{place} does not exist; name the weights of the row with --model, a file or a run folder")
-    return place
+    return _measured_anew(row, weights_file(path, model), asked, attacks, Hardware(accelerator=device))
 
 
 def _certified_anew(row: Row, asked: int, device: str) -> Verified:
@@ -128,9 +105,8 @@ def _certified_anew(row: Row, asked: int, device: str) -> Verified:
     return Verified(row["id"], "fitted anew", *found, unit="points")
 
 
-def _measured_anew(row: Row, model: Path, asked: int, attacks: Sequence[str] | None, hardware: Hardware) -> Verified:
+def _measured_anew(row: Row, file: Path, asked: int, attacks: Sequence[str] | None, hardware: Hardware) -> Verified:
     """A trained model: clean scores, and of every block what is chosen."""
-    file = model / "model.safetensors" if model.is_dir() else model
     workers = Workers.of(hardware.fabric())
     again = Again.of(row, file, workers, asked)
     if not again.tested and not verify_clustering.is_about(again):

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 
 from robustmetric.attacks.suite import Trial
 from robustmetric.jobs import assemble
-from robustmetric.jobs.agreement import Check, Interval, compared, spread, spread_by_batch
+from robustmetric.jobs.agreement import Check, Interval, around, compared, spread, spread_by_batch
 from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.climbs import Climbs
 from robustmetric.jobs.ers import PerQuery
@@ -65,9 +65,10 @@ def _measured(again: Again, command: Typed, trial: Trial, climbs: Climbs) -> Ite
         recorded = row["attacks"][trial.mode].get(score)
         if recorded is not None:
             is_same, title = again.is_same(arena, count), _title(score, trial.mode)
-            interval = None if is_same else _interval(arena, trial, score, per_query, count)
             # Batches of a sample are others, so its mean over queries stands for the mean of the row's batch means.
             found = record.scores[score] if len(arena.rows) == count else float(per_query[score].mean())
+            same = around(score, found, again.rerouted) if is_same else None
+            interval = same or _interval(arena, trial, score, per_query, count)
             yield compared(score, recorded, found, record.count, interval, title)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from robustmetric.errors import InputError, nearest
-from robustmetric.jobs.agreement import Check, compared, rate, tolerance
+from robustmetric.jobs.agreement import REROUTED, Check, compared, rate, tolerance
 from robustmetric.jobs.certify import certify
 from robustmetric.jobs.origin import typed
 from robustmetric.jobs.proofs import CERTIFIED, EMPIRICAL
@@ -17,9 +17,6 @@ from robustmetric.records import Record
 from robustmetric.report.ledger import Row
 
 MEANS = "area and mean radius (compared on all points and like hardware)"
-
-REROUTED = 1.5
-"""Points more for an attack, whose search rounding alone sends another way: 1 and 2 threads end 0.9 apart on digits."""
 
 
 def certified(row: Row, asked: int, device: str) -> Part:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from robustmetric.jobs import assemble
-from robustmetric.jobs.agreement import Check, compared
+from robustmetric.jobs.agreement import Check, around, compared
 from robustmetric.jobs.clustering import run_clustering, usual
 from robustmetric.jobs.clustering_ledger import clean_record, clustering_block
 from robustmetric.jobs.origin import Typed
@@ -53,7 +53,9 @@ def clustering(again: Again, chosen: Collection[str]) -> Part:
     for key in recorded:
         if key in found:
             title = f"{BLOCK}, {', '.join(key)}"
-            checks.append(compared(key[-1], recorded[key], found[key], records[0].count, None, title))
+            free = 0.0 if _part(key) == "clean" else again.rerouted
+            interval = around(key[-1], found[key], free)
+            checks.append(compared(key[-1], recorded[key], found[key], records[0].count, interval, title))
     missing = dict.fromkeys(_part(key) for key in recorded if key not in found)
     return Part(checks, [f"{BLOCK}.{part}{_reason(again, part)}" for part in missing])
 

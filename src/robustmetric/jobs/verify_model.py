@@ -14,14 +14,12 @@ from robustmetric.attacks.suite import Suite
 from robustmetric.data.base import Dataset
 from robustmetric.data.protocols import Transform
 from robustmetric.jobs import assemble
-from robustmetric.jobs.agreement import Check
+from robustmetric.jobs.agreement import REROUTED, Check
 from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.evaluations import BATCH, SUITES
-from robustmetric.jobs.folder import state_fingerprint
 from robustmetric.jobs.origin import Typed, typed
+from robustmetric.jobs.row_model import RowModel
 from robustmetric.jobs.workers import Workers
-from robustmetric.jobs.zoo import weights_for
-from robustmetric.models.checkpoint import load_weights
 from robustmetric.recipe import Spec
 from robustmetric.report.ledger import Row
 
@@ -59,23 +57,18 @@ class Again:
     @staticmethod
     def of(row: Row, file: Path, workers: Workers, asked: int) -> "Again":
         """The model of the row's recipe, with the weights of a file, which must be the row's."""
-        commands = typed(row["command"])
-        train = next((one for one in commands if one.job == "train"), Typed("train", row["recipe"], [], {}))
-        evaluations = [one for one in commands if one.job == "evaluate" and one.words]
-        weights = weights_for(row, file)
-        spec, where = assemble.resolve(train.target, train.words)
-        network = assemble.load_model({**spec, "model": without_pretrained(spec["model"])}, where)
-        load_weights(network, weights, str(file))
+        found = RowModel.of(row, file)
+        evaluations = [one for one in typed(row["command"]) if one.job == "evaluate" and one.words]
         return Again(
             row=row,
-            spec=spec,
-            network=network,
-            dataset=assemble.load_data(spec, where),
-            view=assemble.load_view(spec, where),
+            spec=found.spec,
+            network=found.network,
+            dataset=assemble.load_data(found.spec, found.where),
+            view=assemble.load_view(found.spec, found.where),
             workers=workers,
             asked=asked,
             evaluations=tuple(evaluations),
-            is_copy=state_fingerprint(weights) != row["weights_sha256"],
+            is_copy=found.is_copy,
         )
 
     @property
@@ -87,6 +80,11 @@ class Again:
     def is_on_like_hardware(self) -> bool:
         """Whether the row was made on this kind of hardware, which draws, and fits, the same."""
         return is_like(self.row, self.workers.device)
+
+    @property
+    def rerouted(self) -> float:
+        """Points that an attack may be off on the same queries and hardware, besides the tolerance."""
+        return REROUTED if self.is_copy else 0.0
 
     @property
     def attacked(self) -> int:
@@ -148,16 +146,3 @@ def suite_at(name: str, radius: float) -> Suite:
     suite = assemble.load_suite(name)
     own = [trial for trial in suite.trials if math.isclose(trial.engine.ball.radius, radius, rel_tol=1e-3)]
     return suite if len(own) == len(suite.trials) else suite.at(radius)
-
-
-def without_pretrained(part: Spec) -> Spec:
-    """A model's settings without the file it began from, which the row's own weights replace.
-
-    "package" stays: it also says by which pixel statistics images are normalised.
-    """
-    if isinstance(part, list):
-        return [without_pretrained(one) for one in part]
-    if not isinstance(part, dict):
-        return part
-    kept = {key: value for key, value in part.items() if key != "weights" or value == "package"}
-    return {key: without_pretrained(value) for key, value in kept.items()}

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from robustmetric.attacks.suite import Suite
-from robustmetric.jobs.agreement import Check, Interval, compared, rate, spread_of_runs
+from robustmetric.jobs.agreement import Check, Interval, around, compared, rate, spread_of_runs
 from robustmetric.jobs.classifier_ledger import BLOCKS, LOCAL
 from robustmetric.jobs.evaluate import run_suite
 from robustmetric.jobs.origin import Typed
@@ -101,7 +101,7 @@ def _measured(again: Again, turns: Turns, wanted: Collection[str]) -> Iterator[C
         for score, found in record.scores.items():
             recorded = turns.recorded.get((record.name, score))
             if recorded is not None and record.name in whole:
-                interval = None if is_same else _interval(record, score)
+                interval = around(score, found, again.rerouted) if is_same else _interval(record, score)
                 yield compared(score, recorded, found, record.count, interval, _title(record.name, score))
 
 
