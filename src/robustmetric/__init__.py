@@ -11,6 +11,7 @@ from robustmetric.version import VERSION
 if TYPE_CHECKING:
     from robustmetric.api import attack as attack
     from robustmetric.api import evaluate as evaluate
+    from robustmetric.api import load as load
     from robustmetric.certify.knn import RobustKNN as RobustKNN
     from robustmetric.certify.scaling import fold as fold
     from robustmetric.errors import InputError as InputError
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _WHERE = {
     "attack": "robustmetric.api",
     "evaluate": "robustmetric.api",
+    "load": "robustmetric.api",
     "RobustKNN": "robustmetric.certify.knn",
     "fold": "robustmetric.certify.scaling",
     "ARML": "robustmetric.learn.arml",
@@ -49,6 +51,7 @@ __all__ = [
     "attack",
     "evaluate",
     "fold",
+    "load",
     "robust_curve",
     "robust_error",
 ]

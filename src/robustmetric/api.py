@@ -1,6 +1,7 @@
 """For people with their own loop: evaluate or attack any torch module on tensors."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -14,6 +15,7 @@ from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.data.base import Dataset, Split
 from robustmetric.data.transforms import Identity
 from robustmetric.errors import InputError, nearest
+from robustmetric.jobs import unpack
 from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.assemble import load_suite
 from robustmetric.jobs.attacked import attack_batch
@@ -40,6 +42,15 @@ class Column(Protocol):
 
 
 Labels = Int[Tensor, " batch"] | NDArray[Any] | Sequence[int] | Column
+
+
+def load(path: str | Path) -> nn.Module:
+    """The encoder (or classifier) of a run folder, or of a row of the ledger whose weights lie in `zoo/`.
+
+    It takes images in [0, 1] of the size it was trained for, and has the weights of the run, or their copy in half
+    precision, in fp32 and in evaluation mode: `robustmetric.load("results/cub/ID.json")`.
+    """
+    return unpack.load(Path(path))
 
 
 def evaluate(

@@ -140,6 +140,23 @@ def verify(
         raise typer.Exit(1)
 
 
+@app.command()
+def unpack(
+    row: Annotated[Path, typer.Argument(metavar="RESULTS/.../ID.json", help="A row of the ledger.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The run folder; default runs/<id>.")] = None,
+    model: Annotated[
+        Path | None, typer.Option(metavar="FILE|RUN", help="The row's weights; default: zoo/<id>.safetensors.")
+    ] = None,
+) -> None:
+    """Make a run folder of a row and its weights: to evaluate by other suites, compare, export or attack from.
+
+    Example: [bold]robustmetric unpack results/cub/cub-mobilenet_v2-act-eta8-short-seed0.json -o runs/act[/bold]
+    """
+    from robustmetric.jobs.unpack import unpack as job
+
+    typer.echo(job(row, out, model))
+
+
 @app.command(name="list")
 def list_(
     kind: Annotated[

@@ -1,0 +1,45 @@
+"""Unpack: a row of the ledger + its weights -> a run folder, which every command takes as if it was trained here."""
+
+from pathlib import Path
+
+from torch import nn
+
+from robustmetric.errors import InputError
+from robustmetric.jobs import assemble
+from robustmetric.jobs.folder import RunFolder, summarise
+from robustmetric.jobs.row_model import RowModel, read, weights_file, without_pretrained
+from robustmetric.report.ledger import Row
+
+
+def unpack(path: Path, out: Path | None = None, model: Path | None = None) -> Path:
+    """The run folder of a row, by default `runs/<id>`; its numbers stay in the row."""
+    row = _trained(path)
+    folder = RunFolder(out or Path("runs") / row["id"])
+    if folder.path.exists():
+        raise InputError(f"{folder.path} is there already; expected a new folder: name one with -o, or remove it")
+    found = RowModel.of(row, weights_file(path, model))
+    # Without the weights that training began from, so that nobody needs them to load those it ended with.
+    spec = {**found.spec, "model": without_pretrained(found.spec["model"])}
+    facts = summarise(spec, folder.path.name, {**row, "versions": {}})
+    trained = {"recipe_file": row["recipe"], "command": row["command"].partition(" && ")[0]}
+    folder.begin(spec, {**facts, **trained, "collapsed": row.get("collapsed"), "unpacked": row["id"]})
+    folder.save_weights(found.network)
+    return folder.path
+
+
+def load(path: Path) -> nn.Module:
+    """The model of a run folder, or of a row whose weights are in the zoo, in evaluation mode."""
+    if path.is_dir():
+        folder = RunFolder(path)
+        network = assemble.load_model(folder.read_recipe(), str(path))
+        folder.load_weights(network)
+    else:
+        network = RowModel.of(_trained(path), weights_file(path)).network
+    return network.eval()
+
+
+def _trained(path: Path) -> Row:
+    row = read(path)
+    if "learner" in row:
+        raise InputError(f"{path.stem} was fitted, not trained, and has no weights; fit it anew: {row['command']}")
+    return row

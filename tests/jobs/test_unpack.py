@@ -1,0 +1,76 @@
+"""Rows of the ledger as run folders again, and as encoders: the zoo's own, as anybody would use them."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import robustmetric
+from commands import Command
+from robustmetric.errors import InputError
+from robustmetric.jobs.folder import RunFolder
+from robustmetric.jobs.unpack import unpack
+
+ROOT = Path(__file__).parents[2]
+NAME = "cub-mobilenet_v2-act-eta8-short-seed0"
+ROW = ROOT / "results" / "cub" / f"{NAME}.json"
+COPY = ROOT / "zoo" / f"{NAME}.safetensors"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpack(ROW, tmp_path_factory.mktemp("runs") / "act")
+
+
+def test_a_run_folder_has_the_rows_recipe_weights_and_facts(run: Path) -> None:
+    folder, row = RunFolder(run), json.loads(ROW.read_text())
+    spec, facts = folder.read_recipe(), json.loads(folder.summary.read_text())
+    assert (spec["defence"]["name"], spec["epochs"], spec["optimiser"]["rate"]) == ("act", 15, 3e-5)
+    assert "weights" not in spec["model"], "nobody needs what training began from"
+    assert {key: facts[key] for key in ("commit", "hardware", "collapsed")} == {
+        key: row[key] for key in ("commit", "hardware", "collapsed")
+    }
+    assert facts["unpacked"] == NAME and facts["name"] == "act"
+    assert row["command"].startswith(f"{facts['command']} && robustmetric evaluate ")
+    found, copied = load_file(folder.weights), load_file(COPY)
+    assert found.keys() == copied.keys()
+    for name, value in copied.items():
+        torch.testing.assert_close(found[name], value.to(found[name].dtype), rtol=0, atol=0)
+
+
+def test_the_row_and_its_folder_are_one_encoder_that_can_be_attacked(run: Path) -> None:
+    torch.manual_seed(0)
+    images, labels = torch.randint(256, (4, 3, 64, 64)) / 255, torch.tensor([0, 0, 1, 1])
+    encoder, again = robustmetric.load(ROW), robustmetric.load(run)
+    with torch.no_grad():
+        embeddings = encoder(images)
+        torch.testing.assert_close(again(images), embeddings, rtol=0, atol=0)
+    assert not encoder.training and embeddings.shape == (4, 512)
+    torch.testing.assert_close(embeddings.norm(dim=1), torch.ones(4))
+    moved = robustmetric.attack(encoder, images, labels, "ES", radius=8 / 255)
+    with torch.no_grad():
+        shift = (encoder(moved) - embeddings).norm(dim=1)
+    assert (shift > 0.05).all() and float((moved - images).abs().max()) <= 8 / 255 + 1e-6
+
+
+def test_what_cannot_be_unpacked_is_said_in_a_line(run: Path, tmp_path: Path, command: Command) -> None:
+    with pytest.raises(InputError, match="is there already"):
+        unpack(ROW, run)
+    fitted = ROOT / "results" / "tabular" / "digits-arml-seed0.json"
+    for job in (unpack, robustmetric.load):
+        with pytest.raises(InputError, match="was fitted, not trained"):
+            job(fitted)
+    lonely = tmp_path / "results" / "cub" / ROW.name
+    lonely.parent.mkdir(parents=True)
+    shutil.copy(ROW, lonely)
+    result = command("unpack", str(lonely), "-o", str(tmp_path / "new"))
+    assert result.code == 2 and "name the weights of the row with --model" in result.error
+    other = ROOT / "zoo" / "cub-mobilenet_v2-plain-short-seed0.safetensors"
+    result = command("unpack", str(lonely), "-o", str(tmp_path / "new"), "--model", str(other))
+    assert result.code == 2 and "has other weights" in result.error
+    assert not (tmp_path / "new").exists()
+    result = command("unpack", str(lonely), "-o", str(tmp_path / "new"), "--model", str(COPY))
+    assert result.code == 0 and (tmp_path / "new" / "model.safetensors").is_file()
