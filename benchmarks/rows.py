@@ -11,6 +11,7 @@ goes on, so a plan is called until it is done; Ctrl-C stops it like the end of i
 """
 
 import argparse
+import json
 import shlex
 import signal
 import subprocess
@@ -26,13 +27,16 @@ from threading import Event, Lock
 from robustmetric.errors import InputError
 from robustmetric.jobs import assemble
 from robustmetric.jobs.folder import RunFolder
+from robustmetric.jobs.origin import typed
 from robustmetric.jobs.sweep import is_finished
+from robustmetric.jobs.workers import Hardware
 
 GRACE = 20
 """Seconds that a process has to end by itself when the time is up."""
 LOOK = 0.2
 """Seconds between two looks at a process and the time."""
 SURROGATE = "--surrogate"
+PRECISION, USUAL_PRECISION = "--precision", Hardware().precision
 BY_OPTIONS = ("attack_view", "update", "on_collapse")
 """Settings that options of `train` change too."""
 DONE = "evaluated.txt"
@@ -49,7 +53,14 @@ class Row:
 
     def resolve(self) -> dict[str, assemble.Spec]:
         """The settings it is trained with, but for what options change."""
-        return assemble.resolve(self.train[0], [word for word in self.train[1:] if "=" in word])[0]
+        changes = [word for word in self.train[1:] if "=" in word and not word.startswith("-")]
+        return assemble.resolve(self.train[0], changes)[0]
+
+    @property
+    def precision(self) -> str | None:
+        """By which numbers it is trained, as its options say; None for --fast, which depends on the hardware."""
+        said = [word for before, word in pairwise(self.train) if before == PRECISION]
+        return said[-1] if said else None if "--fast" in self.train else USUAL_PRECISION
 
 
 def read_plan(path: Path) -> list[Row]:
@@ -77,6 +88,14 @@ def _read_row(line: str, where: str) -> Row:
         raise InputError(f"{where}: {line!r} cannot be read: {error}") from error
     if len(name.split()) != 1 or not split or not all(split):
         raise InputError(f"{where}: {line!r} is no row; expected 'folder; RECIPE ...; SUITE ...'")
+    if name in (".", "..") or Path(name).name != name:
+        raise InputError(f"{where}: {name!r} is no name of a folder; expected one without a slash")
+    joined = [word for words in split for word in words if word.startswith("--") and "=" in word]
+    if joined or any(word in ("--out", "-o") for words in split for word in words):
+        raise InputError(
+            f"{where}: {(joined or ['--out'])[0]!r} cannot stand in a row; expected options and values as two words, "
+            "and no --out: the row's name is its folder"
+        )
     return Row(name, split[0], split[1:])
 
 
@@ -109,7 +128,12 @@ def commands(row: Row, home: Path, ledger: Path | None) -> Iterator[list[str]]:
 def _check_settings(row: Row, folder: RunFolder) -> None:
     """Refuse a finished training of another line, whose numbers would pass for those of this one."""
     old, new = folder.read_recipe(), row.resolve()
-    changed = [key for key in {**old, **new} if key not in BY_OPTIONS and old.get(key) != new.get(key)]
+    said = {word.partition("=")[0] for word in row.train}
+    compared = [key for key in {**old, **new} if key not in BY_OPTIONS or key in said]
+    changed = [key for key in compared if old.get(key) != new.get(key)]
+    (train, *_) = typed(json.loads(folder.summary.read_text())["command"])
+    if row.precision not in (None, train.options.get("precision", USUAL_PRECISION)):
+        changed.append("precision")
     if changed:
         raise InputError(
             f"{folder.path} was made with other settings for {', '.join(map(repr, changed))}; expected those of the "
@@ -220,11 +244,15 @@ def main() -> int:
     asked = parser.parse_args()
     if asked.width < 1:
         parser.error(f"--width {asked.width} is no number of rows; expected 1 or more")
+    if not asked.seconds >= 0:
+        parser.error(f"--seconds {asked.seconds} is no time; expected 0 or more")
     try:
         rows = read_plan(asked.plan)
         for row in rows:
             row.resolve()
-    except (InputError, OSError) as error:
+            for suite in row.suites:
+                assemble.load_suite(suite[0])
+    except (InputError, OSError, UnicodeDecodeError) as error:
         print(error, file=sys.stderr)
         return 2
     pool = Pool(asked.out, asked.ledger, time.monotonic() + asked.seconds)

@@ -73,6 +73,10 @@ def test_a_plan_is_read_line_by_line(rows: ModuleType, tmp_path: Path) -> None:
         (["a b; digits/plain; demo"], "line 1: 'a b; digits/plain; demo' is no row"),
         (["a; digits/plain 'x; demo"], "cannot be read: No closing quotation"),
         ([GOOD, GOOD], "line 2: plain stands twice"),
+        (["a/b; digits/plain; demo"], "line 1: 'a/b' is no name of a folder"),
+        (["..; digits/plain; demo"], "line 1: '..' is no name of a folder"),
+        ([GOOD, "a; digits/plain; demo --surrogate=plain"], "line 2: '--surrogate=plain' cannot stand in a row"),
+        (["a; digits/plain --out b; demo"], "line 1: '--out' cannot stand in a row"),
         (["a; digits/plain; demo --surrogate plain", GOOD], "line 1: 'plain' is no row above"),
     ],
 )
@@ -109,8 +113,11 @@ def test_a_finished_run_of_another_line_is_refused(rows: ModuleType, home: Path)
     (row,) = rows.read_plan(plan(home, GOOD.replace("epochs=1", "epochs=2")))
     with pytest.raises(InputError, match="plain was made with other settings for 'epochs'"):
         list(rows.commands(row, home, None))
-    (same,) = rows.read_plan(plan(home, GOOD.replace("epochs=1", "epochs=1 attack_view=fast --fast")))
-    assert next(rows.commands(same, home, None))[0] == "evaluate"
+    (row,) = rows.read_plan(plan(home, GOOD.replace("epochs=1", "epochs=1 attack_view=fast --precision bf16-mixed")))
+    with pytest.raises(InputError, match="other settings for 'attack_view', 'precision'"):
+        list(rows.commands(row, home, None))
+    (same,) = rows.read_plan(plan(home, GOOD.replace("epochs=1", "epochs=1 --fast")))
+    assert next(rows.commands(same, home, None))[0] == "evaluate", "what --fast changes depends on the hardware"
 
 
 def test_a_surrogate_is_the_folder_of_another_row_and_waited_for(

@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import onnx
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -11,8 +12,11 @@ from safetensors.torch import load_file
 import robustmetric
 from commands import Command
 from robustmetric.errors import InputError
+from robustmetric.jobs.export import export
 from robustmetric.jobs.folder import RunFolder
+from robustmetric.jobs.ledger import write_rows
 from robustmetric.jobs.unpack import unpack
+from robustmetric.jobs.zoo import keep
 
 ROOT = Path(__file__).parents[2]
 NAME = "cub-mobilenet_v2-act-eta8-short-seed0"
@@ -56,6 +60,20 @@ def test_the_row_and_its_folder_are_one_encoder_that_can_be_attacked(run: Path) 
     assert (shift > 0.05).all() and float((moved - images).abs().max()) <= 8 / 255 + 1e-6
 
 
+def test_it_is_exported_without_the_data(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ROBUSTMETRIC_DATA", raising=False)
+    (path,) = export(run, onnx=tmp_path / "encoder.onnx")
+    graph = onnx.load(path).graph
+    assert [size.dim_value for size in graph.input[0].type.tensor_type.shape.dim][1:] == [3, 224, 224]
+
+
+def test_numbers_of_a_copy_make_no_row_of_the_original(run: Path, tmp_path: Path) -> None:
+    for job in (lambda: write_rows([run], tmp_path / "cub"), lambda: keep(run, tmp_path / "zoo")):
+        with pytest.raises(InputError, match=f"other weights than those of row {NAME}"):
+            job()
+    assert not any(tmp_path.iterdir())
+
+
 def test_what_cannot_be_unpacked_is_said_in_a_line(run: Path, tmp_path: Path, command: Command) -> None:
     with pytest.raises(InputError, match="is there already"):
         unpack(ROW, run)
@@ -63,11 +81,13 @@ def test_what_cannot_be_unpacked_is_said_in_a_line(run: Path, tmp_path: Path, co
     for job in (unpack, robustmetric.load):
         with pytest.raises(InputError, match="was fitted, not trained"):
             job(fitted)
+        with pytest.raises(InputError, match=r"none\.json does not exist; expected a row of the ledger"):
+            job(tmp_path / "none.json")
     lonely = tmp_path / "results" / "cub" / ROW.name
     lonely.parent.mkdir(parents=True)
     shutil.copy(ROW, lonely)
     result = command("unpack", str(lonely), "-o", str(tmp_path / "new"))
-    assert result.code == 2 and "name the weights of the row with --model" in result.error
+    assert result.code == 2 and "or --model with a file or run folder" in result.error
     other = ROOT / "zoo" / "cub-mobilenet_v2-plain-short-seed0.safetensors"
     result = command("unpack", str(lonely), "-o", str(tmp_path / "new"), "--model", str(other))
     assert result.code == 2 and "has other weights" in result.error

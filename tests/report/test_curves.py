@@ -40,9 +40,12 @@ def test_a_curve_has_what_every_epoch_noted_in_their_order_and_the_newest_of_eac
     ]
     assert read_curve(path) == {**curve, "after": [-0.1, -0.12346, -0.1]}
     assert curve_of([Record("clean", "clean", {})]) == {}
+    path.write_text(to_csv(curve_of([epoch(1, triplet=float("nan")), epoch(2)])))
+    assert path.read_text().splitlines()[1] == "1,-0.3,-0.1,"
+    assert str(read_curve(path)["triplet"]) == "[nan, 0.15]", "a gap in its line"
 
 
-@pytest.mark.parametrize("text", ["", "epoch,after\n1\n", "epoch,after\n1,x\n", "epoch,after\n1,nan\n", "after\n0.1\n"])
+@pytest.mark.parametrize("text", ["", "epoch,after\n1\n", "epoch,after\n1,x\n", "after\n0.1\n"])
 def test_a_file_that_is_no_curve_is_told_so(text: str, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(InputError, match=r"a\.csv is no curve of training"):

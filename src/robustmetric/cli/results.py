@@ -115,9 +115,10 @@ def verify(
 ) -> None:
     """Measure rows of the ledger again, from their weights, and say which numbers agree; exit code 1 if one does not.
 
-    A number agrees if it lies within 0.5 points (k-means scores: 2) of the one found or, of a sample, of its 99.9 %
-    interval over queries: binomial or by bootstrap; a verdict on masking, if it is the same word. Clustering and
-    masking need all queries. Rows of certify are fitted, certified and attacked anew. What was not measured is listed.
+    A number agrees if it lies within 0.5 points (k-means scores: 2; rates under attack from a copy in half precision:
+    2) of the one found or, of a sample, of its 99.9 % interval over queries: binomial or by bootstrap; a verdict on
+    masking, if it is the same word. Clustering and masking need all queries. Rows of certify are fitted, certified
+    and attacked anew. What was not measured is listed.
 
     Example: [bold]robustmetric verify results/cub/cub-mobilenet_v2-act-eta8-short-seed0.json --queries 32[/bold]
     """

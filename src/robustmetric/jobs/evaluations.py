@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from robustmetric.errors import InputError
@@ -106,8 +107,8 @@ def all_queries(record: Record) -> int | None:
 
 
 def commands(facts: Mapping[str, Any], clean: Record, every: Sequence[Record]) -> str:
-    """What was typed, with the folder a training makes by itself; a command for each suite and source of transfer."""
-    typed = [str(facts["command"])] if facts.get("command") else []
+    """What was typed, and into which folder; a command for each suite and source of transfer."""
+    typed = [f"{facts['command']}{_place(facts)}"] if facts.get("command") else []
     for suite in dict.fromkeys([clean.settings["suite"], *(record.settings["suite"] for record in every)]):
         own = [record for record in every if record.settings["suite"] == suite]
         words = ["robustmetric evaluate", f"runs/{facts.get('name')}", suite]
@@ -121,6 +122,13 @@ def commands(facts: Mapping[str, Any], clean: Record, every: Sequence[Record]) -
             faiss = ["--kmeans", "faiss"] if any(rule.get("backend") == "faiss" for rule in rules) else []
             typed.append(" ".join([*words, *_radius(suite, own), *_options(moved), *surrogate, *faiss]))
     return " && ".join(typed)
+
+
+def _place(facts: Mapping[str, Any]) -> str:
+    """The option that names a training's folder, where it is not the one it makes by itself."""
+    usual = Path(str(facts.get("recipe_file"))).with_suffix("").as_posix().removeprefix("recipes/").replace("/", "-")
+    name = str(facts.get("name"))
+    return "" if name == f"{usual}-seed{facts.get('seed', 0)}" else f" --out runs/{name}"
 
 
 def _radius(suite: str, own: Sequence[Record]) -> list[str]:

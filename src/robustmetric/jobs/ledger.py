@@ -109,8 +109,13 @@ def read_row(path: Path) -> Row:
     folder = RunFolder(path)
     spec = folder.read_recipe()
     facts = json.loads(folder.summary.read_text()) if folder.summary.is_file() else {}
-    found = _on_own_data(records.latest(records.read(folder.results)))
     weights = fingerprint_of(folder.weights) if folder.weights.is_file() else None
+    if facts.get("unpacked") and weights != facts.get("weights_sha256"):
+        raise InputError(
+            f"{path} was unpacked from a copy in half precision: its numbers are of other weights than those of row "
+            f"{facts['unpacked']}; expected the run itself, or its own weights, `unpack ROW --model FILE`"
+        )
+    found = _on_own_data(records.latest(records.read(folder.results)))
     data = str(facts.get("data"))
     measured = gather(found, weights, RADII.get(data))
     if measured.clean is None and not measured.clustered:

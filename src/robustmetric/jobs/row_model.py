@@ -41,6 +41,8 @@ class RowModel:
 
 def read(path: Path) -> Row:
     """One row, in whose file nothing is amiss."""
+    if not path.is_file():
+        raise InputError(f"{path} does not exist; expected a row of the ledger, results/.../ID.json")
     try:
         row = json.loads(path.read_text())
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -59,7 +61,9 @@ def weights_file(path: Path, given: Path | None = None) -> Path:
         return RunFolder(given).weights if given.is_dir() else given
     place = (path.resolve().parent / ".." / ".." / "zoo" / f"{path.stem}.safetensors").resolve()
     if not place.is_file():
-        raise InputError(f"{place} does not exist; name the weights of the row with --model, a file or a run folder")
+        raise InputError(
+            f"{place} does not exist; expected a copy of the row's weights there, or --model with a file or run folder"
+        )
     return place
 
 

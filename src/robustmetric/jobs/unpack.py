@@ -4,6 +4,7 @@ from pathlib import Path
 
 from torch import nn
 
+from robustmetric.data.transforms import CentreCrop
 from robustmetric.errors import InputError
 from robustmetric.jobs import assemble
 from robustmetric.jobs.folder import RunFolder, summarise
@@ -20,9 +21,13 @@ def unpack(path: Path, out: Path | None = None, model: Path | None = None) -> Pa
     found = RowModel.of(row, weights_file(path, model))
     # Without the weights that training began from, so that nobody needs them to load those it ended with.
     spec = {**found.spec, "model": without_pretrained(found.spec["model"])}
-    facts = summarise(spec, folder.path.name, {**row, "versions": {}})
+    view = assemble.load_view(spec, found.where)
+    # What other views show depends on the data, which is asked for where it matters.
+    shape = [3, view.size, view.size] if isinstance(view, CentreCrop) else None
+    facts = summarise(spec, folder.path.name, {**row, "versions": {}}, shape)
+    told = {key: row.get(key) for key in ("collapsed", "weights_sha256")}
     trained = {"recipe_file": row["recipe"], "command": row["command"].partition(" && ")[0]}
-    folder.begin(spec, {**facts, **trained, "collapsed": row.get("collapsed"), "unpacked": row["id"]})
+    folder.begin(spec, {**facts, **trained, **told, "unpacked": row["id"]})
     folder.save_weights(found.network)
     return folder.path
 

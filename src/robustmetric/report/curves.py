@@ -31,11 +31,14 @@ def curve_of(found: Iterable[Record]) -> Curve:
 
 
 def to_csv(curve: Curve) -> str:
-    """A line an epoch, five digits."""
+    """A line an epoch, five digits; empty where a number is none."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(curve)
-    writer.writerows([f"{value:.5g}" for value in values] for values in zip(*curve.values(), strict=True))
+    writer.writerows(
+        [f"{value:.5g}" if math.isfinite(value) else "" for value in values]
+        for values in zip(*curve.values(), strict=True)
+    )
     return text.getvalue()
 
 
@@ -43,14 +46,12 @@ def read_curve(path: Path) -> Curve:
     """The same, read back."""
     try:
         first, *lines = csv.reader(path.read_text().splitlines())
-        columns = zip(*(map(float, line) for line in lines), strict=True)
+        columns = zip(*([float(cell or "nan") for cell in line] for line in lines), strict=True)
         curve = dict(zip(first, map(list, columns), strict=True))
     except ValueError as error:
         raise InputError(
             f"{path} is no curve of training ({error}); write it anew with `robustmetric ledger`"
         ) from error
-    if next(iter(curve), None) != EPOCH or not all(math.isfinite(one) for values in curve.values() for one in values):
-        raise InputError(
-            f"{path} is no curve of training; expected finite numbers by epoch, as `robustmetric ledger` writes"
-        )
+    if next(iter(curve), None) != EPOCH:
+        raise InputError(f"{path} is no curve of training; expected numbers by epoch, as `robustmetric ledger` writes")
     return curve

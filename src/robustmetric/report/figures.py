@@ -15,6 +15,8 @@ KINDS = ("svg", "png")
 
 def draw_figures(folder: Path, out: Path) -> list[Path]:
     """Robustness by the steps of training, its curves, and PGD-100 beside AutoAttack by label smoothing, into `out`."""
+    if folder.resolve().name == "tabular":
+        raise InputError(f"{folder} has rows of `certify`, which have no figure here; see `report` of their runs")
     rows = read_rows(folder)
     figures, smoothing = {**cost_figures(rows), **curve_figures(folder, rows)}, smoothing_figure(rows)
     if smoothing is not None:
