@@ -141,13 +141,14 @@ def test_what_cannot_be_verified_is_said(project: Path, changed: Callable[[Chang
     assert "8 queries of the 896" in command("verify", path, "--queries", 8).error
     assert "expected from 16 to 896" in command("verify", path, "--queries", 900).error
     assert "verify them one by one" in command("verify", path, path, "--model", "x").error
-    assert "cannot be read as JSON" in command("verify", "gone.json").error
+    assert "gone.json does not exist; expected a row of the ledger" in command("verify", "gone.json").error
+    assert "cannot be read as JSON" in command("verify", project / "zoo" / f"{ID}.safetensors").error
     other = changed(lambda row: row.update({"weights_sha256": "0" * 64}))
     assert f"has other weights ({json.loads(path.read_text())['weights_sha256'][:16]}) than row {ID} (0000" in (
         command("verify", other).error
     )
     (other.parents[2] / "zoo" / f"{ID}.safetensors").unlink()
-    assert "does not exist; name the weights of the row with --model" in command("verify", other).error
+    assert "does not exist; expected a copy of the row's weights there, or --model" in command("verify", other).error
     shutil.copy(path, other.with_stem("other"))
     assert "is not the name of the file" in command("verify", other.with_stem("other")).error
 
