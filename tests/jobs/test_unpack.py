@@ -45,6 +45,13 @@ def test_a_run_folder_has_the_rows_recipe_weights_and_facts(run: Path) -> None:
         torch.testing.assert_close(found[name], value.to(found[name].dtype), rtol=0, atol=0)
 
 
+def test_the_folder_it_was_trained_in_is_forgotten(tmp_path: Path) -> None:
+    row = ROW.with_name("cub-mobilenet_v2-act-eta8-full_3e-5-seed0.json")
+    assert " --out runs/act-full_3e-5 && " in json.loads(row.read_text())["command"]
+    facts = json.loads(RunFolder(unpack(row, tmp_path / "new")).summary.read_text())
+    assert facts["command"].endswith("optimiser.rate=3e-5 --precision bf16-mixed") and facts["name"] == "new"
+
+
 def test_the_row_and_its_folder_are_one_encoder_that_can_be_attacked(run: Path) -> None:
     torch.manual_seed(0)
     images, labels = torch.randint(256, (4, 3, 64, 64)) / 255, torch.tensor([0, 0, 1, 1])

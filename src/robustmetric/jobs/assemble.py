@@ -18,6 +18,7 @@ from robustmetric.data.protocols import Sampler, Source, Transform
 from robustmetric.data.transforms import Identity
 from robustmetric.defences.base import Defence
 from robustmetric.errors import InputError, nearest
+from robustmetric.jobs.folder import RunFolder
 from robustmetric.jobs.words import refuse_words
 from robustmetric.numerics.kmeans import Backend
 from robustmetric.optimise import Optimiser
@@ -122,6 +123,15 @@ def load_model(spec: Mapping[str, Spec], where: str) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise InputError(f"{where}.model: {type(model).__name__} is not a torch module")
     return model
+
+
+def load_run(path: Path) -> tuple[nn.Module, dict[str, Spec]]:
+    """The model of a run folder with the weights that its training ended with, and its recipe."""
+    folder = RunFolder(path)
+    spec = folder.read_recipe()
+    model = load_model(spec, str(path))
+    folder.load_weights(model)
+    return model, spec
 
 
 def load_plan(spec: Mapping[str, Spec], where: str) -> tuple[Plan, Dataset]:

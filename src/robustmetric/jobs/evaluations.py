@@ -3,11 +3,10 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from robustmetric.errors import InputError
-from robustmetric.jobs.assemble import load_suite
+from robustmetric.jobs.assemble import load_suite, title
 from robustmetric.jobs.classifier_ledger import LOCAL, TRANSFER, by_source, source_of
 from robustmetric.jobs.clustering_ledger import clustering_records, seconds
 from robustmetric.records import Record
@@ -126,9 +125,8 @@ def commands(facts: Mapping[str, Any], clean: Record, every: Sequence[Record]) -
 
 def _place(facts: Mapping[str, Any]) -> str:
     """The option that names a training's folder, where it is not the one it makes by itself."""
-    usual = Path(str(facts.get("recipe_file"))).with_suffix("").as_posix().removeprefix("recipes/").replace("/", "-")
-    name = str(facts.get("name"))
-    return "" if name == f"{usual}-seed{facts.get('seed', 0)}" else f" --out runs/{name}"
+    usual, name = f"{title(str(facts.get('recipe_file')))}-seed{facts.get('seed', 0)}", str(facts.get("name"))
+    return "" if name == usual else f" --out runs/{name}"
 
 
 def _radius(suite: str, own: Sequence[Record]) -> list[str]:

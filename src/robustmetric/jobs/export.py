@@ -20,9 +20,7 @@ from robustmetric.recipe import Spec
 def export(run: Path, out: Path | None = None, onnx: Path | None = None) -> list[Path]:
     """Copy weights and recipe to `out`; write an ONNX graph to `onnx` (pixels in [0, 1] in, embeddings out)."""
     folder = RunFolder(run)
-    spec = folder.read_recipe()
-    model = assemble.load_model(spec, str(run))
-    folder.load_weights(model)
+    model, spec = assemble.load_run(run)
     written = []
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)

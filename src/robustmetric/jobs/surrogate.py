@@ -11,7 +11,7 @@ from robustmetric.attacks.transfer import Surrogate, Transfer
 from robustmetric.errors import InputError
 from robustmetric.jobs import assemble
 from robustmetric.jobs.arena import Arena, embed
-from robustmetric.jobs.folder import RunFolder, fingerprint
+from robustmetric.jobs.folder import fingerprint
 from robustmetric.models.classifier import Classifies
 from robustmetric.types import Gallery
 
@@ -49,7 +49,4 @@ def _folder(trial: Trial) -> str | None:
 
 
 def _load(path: str) -> nn.Module:
-    folder = RunFolder(Path(path))
-    model = assemble.load_model(folder.read_recipe(), path)
-    folder.load_weights(model)
-    return model
+    return assemble.load_run(Path(path))[0]

@@ -159,10 +159,7 @@ def find_target(name: str, *, data: str | None, out: Path | None, skip_unreadabl
     """A run folder, a recipe (its model as built, untrained or pretrained), or the dotted path of a model factory."""
     path, is_as_built = Path(name), False
     if path.is_dir():
-        folder = RunFolder(path)
-        spec = folder.read_recipe()
-        model = assemble.load_model(spec, str(path))
-        folder.load_weights(model)
+        model, spec = assemble.load_run(path)
         home = path
     elif path.suffix not in {"", ".yaml", ".yml"} and "/" not in name:
         if data is None:

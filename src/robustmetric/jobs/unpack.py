@@ -26,7 +26,9 @@ def unpack(path: Path, out: Path | None = None, model: Path | None = None) -> Pa
     shape = [3, view.size, view.size] if isinstance(view, CentreCrop) else None
     facts = summarise(spec, folder.path.name, {**row, "versions": {}}, shape)
     told = {key: row.get(key) for key in ("collapsed", "weights_sha256")}
-    trained = {"recipe_file": row["recipe"], "command": row["command"].partition(" && ")[0]}
+    # The folder it was trained in, which stands last, is not this one.
+    command = row["command"].partition(" && ")[0].partition(" --out ")[0]
+    trained = {"recipe_file": row["recipe"], "command": command}
     folder.begin(spec, {**facts, **trained, **told, "unpacked": row["id"]})
     folder.save_weights(found.network)
     return folder.path
@@ -35,12 +37,8 @@ def unpack(path: Path, out: Path | None = None, model: Path | None = None) -> Pa
 def load(path: Path) -> nn.Module:
     """The model of a run folder, or of a row whose weights are in the zoo, in evaluation mode."""
     if path.is_dir():
-        folder = RunFolder(path)
-        network = assemble.load_model(folder.read_recipe(), str(path))
-        folder.load_weights(network)
-    else:
-        network = RowModel.of(_trained(path), weights_file(path)).network
-    return network.eval()
+        return assemble.load_run(path)[0].eval()
+    return RowModel.of(_trained(path), weights_file(path)).network.eval()
 
 
 def _trained(path: Path) -> Row:

@@ -67,8 +67,10 @@ def _measured(again: Again, command: Typed, trial: Trial, climbs: Climbs) -> Ite
             is_same, title = again.is_same(arena, count), _title(score, trial.mode)
             # Batches of a sample are others, so its mean over queries stands for the mean of the row's batch means.
             found = record.scores[score] if len(arena.rows) == count else float(per_query[score].mean())
-            same = around(score, found, again.rerouted) if is_same else None
-            interval = same or _interval(arena, trial, score, per_query, count)
+            if is_same:
+                interval = around(score, found, again.rerouted)
+            else:
+                interval = _interval(arena, trial, score, per_query, count)
             yield compared(score, recorded, found, record.count, interval, title)
 
 
