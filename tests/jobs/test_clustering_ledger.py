@@ -263,6 +263,29 @@ def test_a_masked_row_is_flagged_behind_its_name(tmp_path: Path) -> None:
     assert MARK not in table("cars", [ours])
 
 
+def test_a_collapsed_row_says_so_behind_its_name(tmp_path: Path) -> None:
+    ours = read_row(run(tmp_path / "a"))
+    assert "collapsed" not in table("cars", [ours])
+    fallen = {**ours, "collapsed": True}
+    assert "| `eat-r8` (collapsed) |" in table("cars", [fallen])
+    assert "| `eat-r8` (1 of 2 collapsed) |" in table("cars", [ours, {**fallen, "seed": 1}])
+
+
+def test_clusters_that_agree_less_than_by_chance_make_a_row(tmp_path: Path) -> None:
+    path = run(tmp_path / "cars-eat_at_literal-seed0", "cars/eat_at_literal", alone=True)
+    for record in records.read(path / "results.jsonl"):
+        if "AMI" in record.scores:
+            # Corrected for chance, AMI of a model that has fallen together is as often below 0 as above.
+            records.append(tmp_path / "fallen.jsonl", replace(record, scores={**record.scores, "AMI": -0.1}))
+        else:
+            records.append(tmp_path / "fallen.jsonl", record)
+    (tmp_path / "fallen.jsonl").replace(path / "results.jsonl")
+    row = read_row(path)
+    assert row["id"] == "cars-mobilenet_v2-at_literal-r8-seed0" and row["clean"]["AMI"] == -0.1
+    row["clean"]["AMI"] = -101.0
+    assert faults(row) == ["clean.AMI -101.0 is not from -100 to 100"]
+
+
 def test_in_shop_has_the_scores_that_are_published_of_it() -> None:
     text = table("inshop", [])
     assert "defence (NMI / F1 / R@1 / R@10 / R@20)" in text and "R@8" not in text

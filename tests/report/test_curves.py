@@ -9,7 +9,9 @@ from test_efficiency import row
 from robustmetric import records
 from robustmetric.errors import InputError
 from robustmetric.records import Record
+from robustmetric.report.clustering_rows import SOURCE
 from robustmetric.report.curves import curve_of, read_curve, to_csv
+from robustmetric.report.falling_figure import falling_figures
 from robustmetric.report.figures import draw_figures
 from robustmetric.report.training_figure import curve_figures
 
@@ -50,6 +52,38 @@ def test_a_file_that_is_no_curve_is_told_so(text: str, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(InputError, match=r"a\.csv is no curve of training"):
         read_curve(tmp_path / "a.csv")
+
+
+def seen(number: int, recall: float, cosine: float) -> Record:
+    return Record("validation", "clean", {"R@1": recall, "NMI": 9.0, "mean_cosine": cosine}, {"epoch": number})
+
+
+def test_a_run_measured_after_every_epoch_has_its_scores_in_the_curve() -> None:
+    found = [epoch(1), seen(1, 40.0, 0.2), epoch(2), seen(2, 9.0, 0.97)]
+    curve = curve_of(found)
+    assert (curve["R@1"], curve["mean_cosine"]) == ([40.0, 9.0], [0.2, 0.97]) and "NMI" not in curve
+    assert list(curve_of([epoch(1), epoch(2), seen(2, 9.0, 0.97)])) == ["epoch", "before", "after", "triplet"]
+
+
+def test_embeddings_that_fall_together_make_a_figure(tmp_path: Path) -> None:
+    folder = tmp_path / "cub"
+    folder.mkdir()
+    literal, other = (
+        {**row(kind, 8, 3.0, seed=seed), "id": f"cub-mobilenet_v2-{kind}-r8-seed{seed}", "paper": SOURCE}
+        for kind, seed in (("at_literal", 0), ("at", 0))
+    )
+    for each in (literal, other):
+        records.write_json(folder / f"{each['id']}.json", each)
+    (folder / f"{other['id']}.csv").write_text(to_csv(curve_of([epoch(1), epoch(2), seen(2, 9.0, 0.9)])))
+    assert falling_figures(folder, [literal, other]) == {}, "one has no curve, the other was measured at its end alone"
+    found = [part for i, r in ((1, 40.0), (2, 9.0)) for part in (epoch(i, adversarial=1 / i), seen(i, r, 1 - r / 100))]
+    (folder / f"{literal['id']}.csv").write_text(to_csv(curve_of(found)))
+    (figure,) = falling_figures(folder, [literal, other]).values()
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["at_literal-r8"]
+    drawn = [list(axes.lines[0].get_ydata()) for axes in figure.axes]
+    assert drawn == [[1.0, 0.5], [40.0, 9.0], [0.6, 0.91]], "loss, R@1, mean cosine"
+    made = draw_figures(folder, tmp_path / "out")
+    assert [path.name for path in made] == [f"falling-cub-sketch-mobilenet_v2.{kind}" for kind in ("svg", "png")]
 
 
 def test_a_figure_shows_the_first_seed_of_the_defences_that_are_compared(tmp_path: Path) -> None:

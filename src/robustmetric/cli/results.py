@@ -34,7 +34,8 @@ def ledger(
     figure: Annotated[
         Path | None,
         typer.Option(
-            help="Draw results/<data> into --out: robustness by steps of training and by smoothing, hardness by epoch."
+            help="Draw results/<data> into --out: robustness by steps of training and by smoothing; by epoch hardness, "
+            "and embeddings that fall together."
         ),
     ] = None,
 ) -> None:

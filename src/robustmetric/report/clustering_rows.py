@@ -10,6 +10,7 @@ from robustmetric import recipe
 from robustmetric.errors import InputError
 from robustmetric.report.ledger import Row, header_of, same_data
 from robustmetric.report.masking_flag import note
+from robustmetric.report.pairs import fallen
 from robustmetric.report.scores import DASH, show
 
 SOURCE = "arXiv 2501.01025"
@@ -125,7 +126,7 @@ def table(data: str, rows: Sequence[Row]) -> str:
     shown = SHOWN.get(data, USUALLY_SHOWN)
     tables: dict[tuple[str, str], dict[str, list[Row]]] = {}
     for row in rows:
-        tables.setdefault((row["protocol"], row["model"]), {}).setdefault(_title(row), []).append(row)
+        tables.setdefault((row["protocol"], row["model"]), {}).setdefault(way_of(row), []).append(row)
     parts = []
     for (protocol, model), groups in tables.items():
         lines = [_line(title, group[0].get("published"), group, shown) for title, group in sorted(groups.items())]
@@ -188,13 +189,14 @@ def in_id(kind: str, defence: Mapping[str, Any]) -> str:
     return f"{kind}_{USUAL_LOSS}" if radius is None and USUAL_LOSS in _losses(defence) else named(kind, radius)
 
 
-def _title(row: Row) -> str:
+def way_of(row: Row) -> str:
+    """How it was trained, as in a table: `eat-r8`."""
     found = re.search(r"-r([\d.]+)-", row["id"])
     return str(row["defence"]) + (f"-r{found[1]}" if found else "")
 
 
 def _line(title: str, theirs: Row | None, ours: Sequence[Row], shown: Sequence[str]) -> list[str]:
-    cells = [f"`{title}`" + next((flag for flag in map(note, ours) if flag), "")]
+    cells = [f"`{title}`" + fallen(ours) + next((flag for flag in map(note, ours) if flag), "")]
     for key in ("clean", "pgd10"):
         cells.append(" / ".join(show(score, (theirs or {}).get(key, {}).get(score)) for score in shown))
     if not ours:

@@ -11,7 +11,7 @@ from robustmetric.report import clustering_rows, masking_flag
 from robustmetric.report.classification import classification_tables, without_classifiers
 from robustmetric.report.ledger import LARGE, PROTOCOLS, Row, published, read_rows
 from robustmetric.report.names import label, steps
-from robustmetric.report.pairs import grids
+from robustmetric.report.pairs import fallen, grids
 from robustmetric.report.scores import DASH, show
 from robustmetric.report.smoothing import smoothing_tables
 
@@ -112,11 +112,9 @@ def _their_cells(block: Block | None) -> list[str]:
 def _our_cells(rows: Sequence[Row], absent: str) -> list[str]:
     if not rows:
         return [absent, *[DASH] * 4]
-    fallen = sum(bool(row.get("collapsed")) for row in rows)
-    note = "" if not fallen else " (collapsed)" if len(rows) == 1 else f" ({fallen} of {len(rows)} collapsed)"
     attacks = (("compat", "ERS"), ("fixed", "ERS"), ("fixed", "ES:R"))
     scores = [_mean(row.get("attacks", {}).get(mode, {}).get(score) for row in rows) for mode, score in attacks]
-    note += next((flag for flag in map(masking_flag.note, rows) if flag), "")
+    note = fallen(rows) + next((flag for flag in map(masking_flag.note, rows) if flag), "")
     return [_mean(row["clean"].get("R@1") for row in rows) + note, *scores, str(len(rows))]
 
 

@@ -12,18 +12,29 @@ from robustmetric.records import Record
 EPOCH = "epoch"
 OF_THE_MACHINE = ("images_per_second", "data_wait")
 """What an epoch notes of the hardware; no part of a curve."""
+RECALL, COSINE = VALIDATED = ("R@1", "mean_cosine")
+"""What may be measured of the clean test set after an epoch."""
 
 Curve = dict[str, list[float]]
 """By score, a value for every epoch."""
 
 
 def curve_of(found: Iterable[Record]) -> Curve:
-    """What the records of a training noted, where every epoch noted it; empty for a run that was not trained."""
-    epochs = {
-        int(r.settings[EPOCH]): r.scores for r in found if r.kind == "train" and r.settings.get(EPOCH) is not None
-    }
+    """What the records of a training noted, where every epoch noted it; empty for a run that was not trained.
+
+    With it stands what was measured of the clean test set, of a run that did so after every epoch.
+    """
+    epochs: dict[int, dict[str, float]] = {}
+    seen: dict[int, dict[str, float]] = {}
+    for record in found:
+        by_kind = {"train": epochs, "validation": seen}.get(record.kind)
+        if by_kind is not None and record.settings.get(EPOCH) is not None:
+            by_kind[int(record.settings[EPOCH])] = record.scores
     if not epochs:
         return {}
+    for number, scores in epochs.items():
+        measured = {score: seen[number][score] for score in VALIDATED if score in seen.get(number, {})}
+        epochs[number] = {**scores, **measured}
     every = set.intersection(*(set(scores) for scores in epochs.values()))
     names = [name for name in next(iter(epochs.values())) if name in every and name not in OF_THE_MACHINE]
     ordered = sorted(epochs)

@@ -6,6 +6,7 @@ import matplotlib
 
 from robustmetric.errors import InputError
 from robustmetric.report.efficiency import cost_figures
+from robustmetric.report.falling_figure import falling_figures
 from robustmetric.report.ledger import read_rows
 from robustmetric.report.smoothing import smoothing_figure
 from robustmetric.report.training_figure import curve_figures
@@ -14,18 +15,23 @@ KINDS = ("svg", "png")
 
 
 def draw_figures(folder: Path, out: Path) -> list[Path]:
-    """Robustness by the steps of training, its curves, and PGD-100 beside AutoAttack by label smoothing, into `out`."""
+    """Robustness by the steps of training, its curves, and PGD-100 beside AutoAttack by label smoothing, into `out`.
+
+    Of rows about clustering, what was measured after every epoch.
+    """
     if folder.resolve().name == "tabular":
         raise InputError(f"{folder} has rows of `certify`, which have no figure here; see `report` of their runs")
     rows = read_rows(folder)
-    figures, smoothing = {**cost_figures(rows), **curve_figures(folder, rows)}, smoothing_figure(rows)
+    figures = {**cost_figures(rows), **curve_figures(folder, rows), **falling_figures(folder, rows)}
+    smoothing = smoothing_figure(rows)
     if smoothing is not None:
         figures[f"smoothing-{rows[0]['data']}"] = smoothing
     if not figures:
         raise InputError(
             f"{folder} has no rows that differ in their steps alone, such as act-eta4 and act-eta8, nor "
             "in label smoothing alone, evaluated by autoattack_pgd100, and none of ACT, EST or HM with its curve of "
-            "training; expected two such rows or more, or one such curve"
+            "training, nor one about clustering that was measured after every epoch; expected two such rows or more, "
+            "or one such curve"
         )
     out.mkdir(parents=True, exist_ok=True)
     paths = {out / f"{name}.{kind}": figure for name, figure in figures.items() for kind in KINDS}

@@ -57,8 +57,8 @@ RADII = {
 
 CLEAN = ("R@1", "accuracy", "R@2", "mAP", "mAP@10", "NMI", "AMI", "F1", "probe")
 TEN = ("CA+", "CA-", "QA+", "QA-", "TMA", "ES:D", "ES:R", "LTM", "GTM", "GTT")
-RANGES = {"TMA": (-1.0, 1.0), "ES:D": (0.0, 2.0)}
-"""Of scores that are no rates in percent."""
+RANGES = {"TMA": (-1.0, 1.0), "ES:D": (0.0, 2.0), "AMI": (-100.0, 100.0)}
+"""Of scores that are no rates in percent; AMI is below 0 where clusters agree less than by chance."""
 WORDS = ("id", "data", "model", "defence", "recipe", "command", "commit", "hardware", "protocol")
 COUNTS = ("seed", "queries", "attacked_queries")
 NEEDED = (*WORDS, "seed", "queries", "clean")

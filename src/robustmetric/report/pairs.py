@@ -90,6 +90,12 @@ def is_collapsed(row: Row) -> bool:
     return bool(row.get(COLLAPSED))
 
 
+def fallen(rows: Sequence[Row]) -> str:
+    """What stands behind the name or the number of rows some of which collapsed; nothing where none did."""
+    count = sum(map(is_collapsed, rows))
+    return "" if not count else f" ({COLLAPSED})" if len(rows) == 1 else f" ({count} of {len(rows)} {COLLAPSED})"
+
+
 def _name(pair: Pair) -> str:
     return f"[{','.join(pair).upper()}]"
 

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from robustmetric.report.curves import COSINE, RECALL
 from robustmetric.report.runs import Run
 from robustmetric.report.scores import show_radius
 from robustmetric.report.tables import Column, Summary
@@ -85,8 +86,8 @@ def training(runs: Sequence[Run], name: str) -> Markup | None:
 
 
 VALIDATED = {
-    "R@1": ("clean R@1", "R@1 of the clean test set, in percent."),
-    "mean_cosine": (
+    RECALL: ("clean R@1", "R@1 of the clean test set, in percent."),
+    COSINE: (
         "mean cosine of clean embeddings",
         "Mean cosine of two images of the clean test set. Near 1 all embeddings have fallen together: the loss may be "
         "low, and R@1 above chance still, by the last digits of nearly equal distances.",

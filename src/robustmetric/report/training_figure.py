@@ -37,8 +37,8 @@ def _figure(data: str, protocol: str, model: str, curves: Mapping[str, Curve]) -
     figure = Figure(figsize=(9.6, 4.4), layout="constrained")
     figure.suptitle(f"{data}, protocol {protocol}, {title_of(model)}", color=INK, fontsize=12)
     left, right = figure.subplots(1, 2)
-    _panel(left, "H = d(a,p) - d(a,n): dotted before the attack, solid after, dashed its goal")
-    _panel(right, f"triplet loss on trained images; dashed: the margin, {MARGIN:g}")
+    panel(left, "H = d(a,p) - d(a,n): dotted before the attack, solid after, dashed its goal")
+    panel(right, f"triplet loss on trained images; dashed: the margin, {MARGIN:g}")
     left.axhline(0, color=INK, linewidth=0.8)
     right.axhline(MARGIN, color=INK, linestyle="--", linewidth=1)
     for style, (name, curve) in enumerate(curves.items()):
@@ -53,7 +53,8 @@ def _figure(data: str, protocol: str, model: str, curves: Mapping[str, Curve]) -
     return figure
 
 
-def _panel(axes: Axes, title: str) -> None:
+def panel(axes: Axes, title: str) -> None:
+    """Axes by epoch."""
     axes.set_title(title, color=INK, fontsize=9)
     axes.set_xlabel("epoch", color=INK)
     axes.spines[["top", "right"]].set_visible(False)
