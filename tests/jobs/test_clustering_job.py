@@ -277,6 +277,8 @@ def test_evaluate_runs_a_clustering_suite_and_says_when_it_is_done(
     out = tmp_path / "run"
     result = command("evaluate", trained, suite, "--out", out)
     assert result.code == 0, result.err
+    told = result.out + result.err
+    assert "NMI std" in told and "AMI" not in told, "no deviation of a score that is not told"
     written = records.read(out / "results.jsonl")
     assert [r.name for r in written if r.kind == "clustering"][:2] == [
         "clean, neither side, alone",

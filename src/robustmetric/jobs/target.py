@@ -36,6 +36,9 @@ from robustmetric.numerics.kmeans import Backend, check_backend
 from robustmetric.recipe import Spec
 from robustmetric.records import Record
 
+UNTOLD = ("mAP@R", "AMI", "AMI std")
+"""Scores that are recorded and not told as they come: there are enough beside them."""
+
 
 @dataclass(frozen=True)
 class Target:
@@ -128,7 +131,7 @@ def _keep(target: Target, record: Record, pictures: Pictures | None) -> None:
 
 def _line(record: Record) -> str:
     """A record as it is told when it comes."""
-    shown = "  ".join(f"{key} {value:.4g}" for key, value in record.scores.items() if key not in ("mAP@R", "AMI"))
+    shown = "  ".join(f"{key} {value:.4g}" for key, value in record.scores.items() if key not in UNTOLD)
     mode = " (compat)" if record.settings.get("mode") == "compat" else ""
     return f"{title(record.name, record.settings.get('radius'))}{mode}: {_judged(record)}{shown}{_apart(record)}"
 

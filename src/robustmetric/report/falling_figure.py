@@ -44,7 +44,7 @@ def _figure(data: str, protocol: str, model: str, curves: Mapping[str, Curve]) -
             each.plot(curve[EPOCH][: len(values)], values, color=colour(style), linewidth=1.8, label=name)
     for each in axes[:2]:
         each.set_ylim(bottom=0)
-    axes[2].set_ylim(top=1.02)
+    axes[2].set_ylim(-0.02, 1.02)
     handles, names = axes[1].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=6, frameon=False, fontsize=10)
     return figure
