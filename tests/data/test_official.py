@@ -124,6 +124,22 @@ def test_cars_by_class_folders_merge_train_and_test(tmp_path: Path, paint: Paint
         Cars(root=str(tmp_path), size=4).load()
 
 
+def test_zips_of_some_classes_each_make_up_cars(tmp_path: Path, paint: Paint, caplog: pytest.LogCaptureFixture) -> None:
+    for c in range(196):
+        for i, part in enumerate(("train", "test")):
+            paint(tmp_path / f"part{c // 66}" / "cars196" / part / f"Make {c:03d}" / f"{i}.jpg", shade=c)
+    for part in range(3):
+        shutil.make_archive(str(tmp_path / f"cars196-256px-{part}"), "zip", tmp_path / f"part{part}")
+    with caplog.at_level(logging.WARNING):
+        dataset = Cars(root=str(tmp_path), size=4).load()
+    assert dataset.train.n == dataset.queries.n == 196 and dataset.queries.class_names[0] == "Make 098"
+    assert dataset.train.names[:2] == ("cars196/train/Make 000/0.jpg", "cars196/test/Make 000/1.jpg")
+    assert "cars196, queries: 196 images found, the official number is 8,131" in caplog.text
+    (tmp_path / "cars196-256px-1.zip").unlink()
+    with pytest.raises(InputError, match="has 130 class folders, CARS196 has 196"):
+        Cars(root=str(tmp_path), size=4).load()
+
+
 def test_a_broken_annotation_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "cars_annos.mat").write_bytes(b"MATLAB? no" * 20)
     with pytest.raises(InputError, match=r"cars_annos\.mat is not the annotation file"):
