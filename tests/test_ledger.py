@@ -64,7 +64,8 @@ def test_what_lies_among_the_results_is_rows_and_how_they_were_trained() -> None
         asked = assemble.resolve(train.target, train.words)[0]["epochs"]
         done = read_curve(path)["epoch"]
         assert done == list(range(1, len(done) + 1)), path.name
-        assert len(done) < asked if row["collapsed"] else len(done) == asked, path.name
+        # A collapse may be seen at the end alone, and `on_collapse: continue` (F(x) in the label's place) trains on.
+        assert len(done) == asked or (row["collapsed"] and len(done) < asked), path.name
 
 
 def attacked(mode: str, count: int, shared: dict[str, Any], names: dict[str, tuple[str, ...]]) -> list[Record]:
