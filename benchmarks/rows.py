@@ -251,7 +251,7 @@ def main() -> int:
         for row in rows:
             row.resolve()
             for suite in row.suites:
-                assemble.load_suite(suite[0])
+                assemble.load_suite(suite[0], surrogate=next(iter(_sources(suite)), None))
     except (InputError, OSError, UnicodeDecodeError) as error:
         print(error, file=sys.stderr)
         return 2
