@@ -153,6 +153,19 @@ def test_a_process_is_interrupted_when_the_time_is_up_and_a_second_call_goes_on(
     assert len((home / "long" / "results.jsonl").read_text().split('"kind": "train"')) == 1 + 6
 
 
+def test_the_row_of_a_finished_run_is_written_though_the_time_is_up(
+    rows: ModuleType, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = rows.read_plan(plan(home, GOOD))
+    (home / "plain" / "evaluated.txt").write_text(f"evaluate {home / 'plain'} demo --queries 16\n")
+    pool = rows.Pool(home, home / "results", time.monotonic())
+    pool.run(found, width=1)
+    assert "plain: ledger " in capsys.readouterr().out
+    pool.stop()
+    assert pool.run(found, width=1) == [False]
+    assert "plain: no time is left for ledger" in capsys.readouterr().out
+
+
 @pytest.fixture
 def call(rows: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
     """The exit code of `rows.py` called with these words in an empty folder."""
