@@ -32,7 +32,7 @@ from robustmetric.jobs.sweep import is_finished
 from robustmetric.jobs.workers import Hardware
 
 GRACE = 20
-"""Seconds that a process has to end by itself when the time is up."""
+"""Seconds that a process has to end by itself when the time is up, and that the row of a finished run still has."""
 LOOK = 0.2
 """Seconds between two looks at a process and the time."""
 SURROGATE = "--surrogate"
@@ -173,7 +173,7 @@ class Pool:
             if not self._has(source):
                 self.say(f"{row.name}: {source.name}, to climb on, is not trained")
                 return False
-        if self._is_over:
+        if self._is_over_for(command):
             self.say(f"{row.name}: no time is left for {command[0]}")
             return False
         begun, code = time.monotonic(), self.call(row, command)
@@ -191,7 +191,7 @@ class Pool:
             process = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
-            while process.poll() is None and not self._is_over:
+            while process.poll() is None and not self._is_over_for(command):
                 time.sleep(LOOK)
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
@@ -203,11 +203,15 @@ class Pool:
 
     def stop(self, *_: object) -> None:
         """The time is up."""
-        self.until = self.start
+        self.until = float("-inf")
 
     @property
     def _is_over(self) -> bool:
         return time.monotonic() >= self.until
+
+    def _is_over_for(self, command: Sequence[str]) -> bool:
+        """Writing a row takes seconds, and without it a run that was paid for is in no table."""
+        return time.monotonic() >= self.until + (GRACE if command[0] == "ledger" else 0)
 
     def _told(self, name: str) -> Event:
         """Set when the training of a row has come to an end, good or bad."""
@@ -251,7 +255,7 @@ def main() -> int:
         for row in rows:
             row.resolve()
             for suite in row.suites:
-                assemble.load_suite(suite[0])
+                assemble.load_suite(suite[0], surrogate=next(iter(_sources(suite)), None))
     except (InputError, OSError, UnicodeDecodeError) as error:
         print(error, file=sys.stderr)
         return 2

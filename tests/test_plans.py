@@ -4,7 +4,7 @@ import importlib
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
 from types import ModuleType
@@ -153,18 +153,46 @@ def test_a_process_is_interrupted_when_the_time_is_up_and_a_second_call_goes_on(
     assert len((home / "long" / "results.jsonl").read_text().split('"kind": "train"')) == 1 + 6
 
 
+def test_the_row_of_a_finished_run_is_written_though_the_time_is_up(
+    rows: ModuleType, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = rows.read_plan(plan(home, GOOD))
+    (home / "plain" / "evaluated.txt").write_text(f"evaluate {home / 'plain'} demo --queries 16\n")
+    pool = rows.Pool(home, home / "results", time.monotonic())
+    pool.run(found, width=1)
+    assert "plain: ledger " in capsys.readouterr().out
+    pool.stop()
+    assert pool.run(found, width=1) == [False]
+    assert "plain: no time is left for ledger" in capsys.readouterr().out
+
+
+@pytest.fixture
+def call(rows: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
+    """The exit code of `rows.py` called with these words in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def called(*words: str) -> int:
+        monkeypatch.setattr("sys.argv", ["rows.py", *words])
+        return int(rows.main())
+
+    yield called
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
 @pytest.mark.parametrize(("lines", "options", "code"), [([GOOD], ["--seconds", "0"], 1), (["a"], [], 2), ([], [], 0)])
 def test_the_exit_code_says_whether_rows_are_left(
-    rows: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str], options: list[str], code: int
+    call: Callable[..., int], tmp_path: Path, lines: list[str], options: list[str], code: int
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["rows.py", str(plan(tmp_path, *lines)), *options])
-    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        assert rows.main() == code
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
+    assert call(str(plan(tmp_path, *lines)), *options) == code
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
+def test_no_plan_is_refused_before_its_first_row(
+    call: Callable[..., int], path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(str(path), "--seconds", "0") == 1, capsys.readouterr().err
 
 
 def protocol_of(spec: dict[str, Any], asked: dict[str, Any]) -> str:

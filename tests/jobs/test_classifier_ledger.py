@@ -61,6 +61,14 @@ def test_the_fuller_suite_counts_and_local_search_stands_aside() -> None:
     assert classification([], [], None) == {} and auto_rank(found, None) == {}
 
 
+def test_a_row_says_which_attacks_met_only_what_others_left() -> None:
+    swept = attacked("Square", "autoattack_pgd100", 36.0)
+    swept.settings["standing"] = 370
+    assert classification([attacked("PGD-100", "autoattack_pgd100", 60.0), swept], [], None)["in_turn"] == ["Square"]
+    # On all images by the fuller suite, whose number counts.
+    assert "in_turn" not in classification([swept, attacked("Square", "classification", 50.0)], [], None)
+
+
 def test_auto_rank_is_in_a_row_of_retrieval() -> None:
     found = [attacked("AutoRank", "auto_rank", 12.5, "worst_case", score="R@1")]
     assert auto_rank(found, None) == {"norm": "linf", "radius": 0.031373, "R@1": 12.5, "R@1_interval": [11.5, 13.5]}

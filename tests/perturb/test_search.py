@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from robustmetric.perturb.active import Rowwise
+from robustmetric.perturb.active import FINER, Rowwise, size_for
 from robustmetric.perturb.apgd import APGD
 from robustmetric.perturb.ball import Ball
 from robustmetric.perturb.engine import Engine
@@ -39,7 +39,8 @@ def test_a_number_per_row_reaches_all_inputs_of_the_row() -> None:
     assert per_input(torch.tensor([1.0, 2.0]), torch.zeros(6, 4, 5)).flatten().tolist() == [1, 2, 1, 2, 1, 2]
 
 
-def test_rows_at_their_goal_leave_in_quarters_and_keep_what_they_had() -> None:
+def test_rows_at_their_goal_leave_in_shares_and_keep_what_they_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("robustmetric.perturb.search.FINER", (0.25, 0.5, 0.75, 1.0))
     for width in (1, 3):
         value = rows_of(width)
         x = torch.zeros(8 * width, 2)
@@ -112,3 +113,11 @@ def test_the_last_row_of_many_is_not_asked_about_in_company(engine: Engine) -> N
     needed = torch.full((32,), -1.0).index_fill(0, torch.tensor([7]), 2.0)
     engine(Rowwise(value, (needed,)), torch.full((32, 1, 4, 4), 0.5), torch.Generator().manual_seed(0))
     assert sorted(set(sizes[6:-1])) == [2], "a sixteenth of the batch"
+
+
+@pytest.mark.parametrize("count", [200, 1000])
+def test_a_long_search_is_asked_about_few_rows_that_are_done(count: int) -> None:
+    sizes = [size_for(left, count, FINER) for left in range(1, count + 1)]
+    # Of 30 in 100 rows, at most 38 are asked about.
+    assert all(left <= size < left + count / 8 for left, size in enumerate(sizes, 1))
+    assert len(set(sizes)) <= 9, "each new size costs a recording"

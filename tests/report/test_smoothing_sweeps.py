@@ -80,14 +80,26 @@ def test_only_rows_that_differ_in_smoothing_alone_share_a_table() -> None:
 
 
 def test_batch_sizes_have_a_table_by_how_many_images_are_matched() -> None:
-    rows = [row("scattering", "0_5", 58.0, 30.0, parts="-batch240-group40"), row("scattering", "0_5", 64.0, 34.0),
+    rows = [row("scattering", "0_5", 58.0, 30.0, parts="-batch40"), row("scattering", "0_5", 64.0, 34.0),
             row("scattering", "0_5", 65.0, 33.0, parts="-batch80")]  # fmt: skip
     (table,) = smoothing_tables("cifar10", rows)
-    assert "images matched together" in table
+    assert table.partition("\n")[0].endswith(", images matched together, protocol short, wide_resnet16_4, 8/255, "
+                                             "batches of as many")  # fmt: skip
     assert cells(table)[0] == ["images", "FS: PGD-100", "FS: AutoAttack", "published (WRN-28-10), FS: PGD-100"]
     assert cells(table)[2:] == [
         ["40", "58.0", "30.0", "58.7"], ["60", "64.0", "34.0", "68.4"], ["80", "65.0", "33.0", "68.4"],
     ]  # fmt: skip
+
+
+def test_a_batch_in_groups_is_not_averaged_with_a_batch_of_that_size() -> None:
+    alone = [row("scattering", "0_5", 64.0), row("scattering", "0_5", 58.0, parts="-batch40")]
+    grouped = row("scattering", "0_5", 10.0, parts="-batch240-group60")
+    (table,) = smoothing_tables("cifar10", [*alone, grouped])
+    assert [line[:2] for line in cells(table)[2:]] == [["40", "58.0"], ["60", "64.0"]]
+    more = row("scattering", "0_5", 20.0, parts="-batch240-group40")
+    _, table = smoothing_tables("cifar10", [*alone, grouped, more])
+    assert table.partition("\n")[0].endswith(", groups in batches of 240")
+    assert [line[:2] for line in cells(table)[2:]] == [["40", "20.0"], ["60", "10.0"]]
 
 
 def write(folder: Path, rows: list[dict[str, Any]]) -> Path:

@@ -13,6 +13,7 @@ from robustmetric.report.runs import read_runs
 from robustmetric.report.scores import DASH
 from robustmetric.report.tables import Column, summaries
 from robustmetric.report.verdict import verdict
+from robustmetric.report.worst_case_schema import faults
 
 SUITE = {"suite": "classification", "data": "cifar10"}
 
@@ -101,3 +102,21 @@ def test_the_table_of_classifiers_by_hand() -> None:
 def test_what_was_not_measured_is_a_dash() -> None:
     (text,) = classification_tables("cifar10", [row("a", 0, PGD_20=70.5), row("b", 0, FGSM=5.0)])
     assert f"| `a` | 0 | 90.0 | {DASH} | 70.5 (70.7, 0.3) | {DASH} | **36.0** | 1000 |" in text
+
+
+def test_an_attack_that_met_only_what_others_left_has_no_column() -> None:
+    whole, swept = row("a", 0, Square=50.0, AutoAttack=40.0), row("b", 0, Square=36.6, AutoAttack=36.6)
+    swept["classification"]["in_turn"] = ["Square"]
+    (text,) = classification_tables("cifar10", [swept])
+    assert "Square" not in text and "| **36.6** | **36.0** |" in text
+    (text,) = classification_tables("cifar10", [whole, swept])
+    assert "| Square | **AutoAttack** |" in text
+    assert f"| `b` | 0 | 90.0 | {DASH} | **36.6** |" in text and "| `a` | 0 | 90.0 | 50.0 | **40.0** |" in text
+
+
+def test_turns_are_of_attacks_that_the_row_has() -> None:
+    good = row("a", 0, Square=50.0)
+    good["classification"]["in_turn"] = ["Square"]
+    assert faults(good) == []
+    good["classification"]["in_turn"] = ["FAB-T"]
+    assert faults(good) == ["classification.in_turn ['FAB-T'] are no attacks of its accuracy"]

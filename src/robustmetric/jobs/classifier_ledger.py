@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from robustmetric.jobs.worst_case import KIND, LOWEST, SPREAD, WORST
+from robustmetric.jobs.worst_case import KIND, LOWEST, SPREAD, STANDING, WORST
 from robustmetric.records import Record
 
 PAPER_BATCH = 60
@@ -17,7 +17,8 @@ def classification(tested: Iterable[Record], local: Iterable[Record], radius: fl
     """By score, the numbers of every attack and worst case at `radius` (None: at the one measured); empty if none.
 
     Local search, part of it without a bound, is a block of its own, with its own number of queries. Where two suites
-    have a number under one name, that of `classification` counts.
+    have a number under one name, that of `classification` counts. Attacks that met only what those before them left are
+    told `in_turn`: their numbers are of all of these.
     """
     found = _at((record for record in tested if "accuracy" in record.scores), radius)
     own = (record for record in local if "accuracy" in record.scores)
@@ -31,9 +32,11 @@ def classification(tested: Iterable[Record], local: Iterable[Record], radius: fl
     }
     blocks[LOCAL] = {record.name: round(record.scores["accuracy"], 4) for record in aside}
     worst = next((record for record in reversed(found) if record.name == WORST), None)
+    turns = [name for name, record in {record.name: record for record in found}.items() if STANDING in record.settings]
     return {
         **_ball([*found, *aside]),
         **{block: numbers for block, numbers in blocks.items() if numbers},
+        **({"in_turn": turns} if turns else {}),
         **({f"{LOCAL}_queries": aside[0].count} if aside else {}),
         **({} if worst is None else {"worst_case_interval": _interval(worst, "accuracy")}),
     }

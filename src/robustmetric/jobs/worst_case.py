@@ -30,6 +30,8 @@ from robustmetric.types import Gallery
 KIND, WORST = "worst_case", "worst case"
 LOWEST, SPREAD = "lowest run", "max - min"
 """Of a trial that is repeated: the smallest mean of a run, and by how much the largest is above it."""
+STANDING = "standing"
+"""In the settings of a trial that takes its turn: how many queries were left to it."""
 KEPT = ("suite", "data", "norm", "radius", "bounds", "mode", "rounded", "randomised")
 """What a worst case has in common with the trials it is of."""
 
@@ -211,7 +213,7 @@ def standing_settings(standing: Bool[Tensor, " queries"] | None) -> dict[str, An
     """What a record must say of the queries that its trial attacked: how many, and which."""
     if standing is None:
         return {}
-    return {"standing": int(standing.sum()), "standing_rows": digest(standing.numpy())}
+    return {STANDING: int(standing.sum()), "standing_rows": digest(standing.numpy())}
 
 
 def _is_bounded(engine: Engine) -> bool:

@@ -21,8 +21,8 @@ from robustmetric.types import Inputs
 SHARES = (0.25, 0.5, 0.75, 1.0)
 """Batch sizes, as shares of the first: few, since compiling or tuning kernels for a new size costs seconds."""
 
-FINER = (1 / 16, 1 / 8, *SHARES)
-"""The same for searches of thousands of steps, which a few rows often outlast by far."""
+FINER = (1 / 16, *(eighths / 8 for eighths in range(1, 9)))
+"""The same for searches of thousands of steps, which a few rows often outlast by far: no more than an eighth waits."""
 
 
 @dataclass(frozen=True)

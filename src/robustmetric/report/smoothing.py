@@ -145,9 +145,16 @@ def _by_smoothing(points: Sequence[Point]) -> dict[str, list[Point]]:
 
 
 def _by_batch(points: Sequence[Point]) -> dict[str, list[Point]]:
-    """Points of FS that differ in how many images are matched alone; where groups are not used, in the batch too."""
+    """Points of FS that differ in how many images are matched alone; apart from them, those without groups.
+
+    Without groups the batch of an update is as large, so that batch norm and the number of updates differ too.
+    """
     own = [point for point in points if point.kind == "scattering" and point.smoothing == USUAL_SMOOTHING]
-    return _sweeps(own, _matched, lambda point: point.place)
+    return _sweeps(own, _matched, lambda point: f"{point.place}, {_batches(point)}")
+
+
+def _batches(point: Point) -> str:
+    return "batches of as many" if point.matched == point.batch else f"groups in batches of {point.batch}"
 
 
 def _sweeps(

@@ -32,7 +32,11 @@ def _rates(key: str, block: Mapping[str, Any]) -> list[str]:
         return [f"{key}.local_search_queries {block['local_search_queries']!r} is no count > 0"]
     worst = block.get("accuracy", {}).get("worst case")
     below = [] if worst is None else [name for name, rate in block["accuracy"].items() if rate < worst]
-    return [f"{key}: {', '.join(below)} below the worst case"] if below else []
+    if below:
+        return [f"{key}: {', '.join(below)} below the worst case"]
+    turns = block.get("in_turn", [])
+    is_known = isinstance(turns, list) and set(map(str, turns)) <= set(block.get("accuracy", {}))
+    return [] if is_known else [f"{key}.in_turn {turns!r} are no attacks of its accuracy"]
 
 
 def _transfer(block: Mapping[str, Any]) -> list[str]:
