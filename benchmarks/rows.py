@@ -104,6 +104,16 @@ def _sources(words: Sequence[str]) -> list[str]:
     return [word for before, word in pairwise(words) if before == SURROGATE]
 
 
+def choose(rows: Sequence[Row], names: Sequence[str] | None) -> tuple[list[Row], list[Row]]:
+    """The rows of these names, all for None, and the others."""
+    known = [row.name for row in rows]
+    unknown = [name for name in names or [] if name not in known]
+    if unknown:
+        raise InputError(f"--only {unknown[0]!r} is no row of the plan; expected one of {', '.join(known)}")
+    chosen = [row for row in rows if names is None or row.name in names]
+    return chosen, [row for row in rows if row not in chosen]
+
+
 def commands(row: Row, home: Path, ledger: Path | None) -> Iterator[list[str]]:
     """What is left to do for a row, in turn; each is asked for when the one before has ended well."""
     folder = RunFolder(home / row.name)
@@ -150,8 +160,10 @@ class Pool:
         self.trained: dict[str, Event] = {}
         home.mkdir(parents=True, exist_ok=True)
 
-    def run(self, rows: Sequence[Row], width: int) -> list[bool]:
-        """All rows, `width` at a time and in their order; which of them came to their end."""
+    def run(self, rows: Sequence[Row], width: int, others: Sequence[Row] = ()) -> list[bool]:
+        """All rows, `width` at a time and in their order; which of them came to their end. Nobody waits for others."""
+        for other in others:
+            self._told(other.name).set()
         with ThreadPoolExecutor(width) as threads:
             return list(threads.map(self.make, rows))
 
@@ -244,6 +256,9 @@ def main() -> int:
     parser.add_argument("--width", type=int, default=2, help="rows at a time")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="when to stop; call again to go on")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="where the run folders and their logs go")
+    parser.add_argument(
+        "--only", nargs="+", metavar="FOLDER", help="these rows of the plan, in its order; default: all"
+    )
     parser.add_argument("--ledger", type=Path, help="also write each row here: results/cub")
     asked = parser.parse_args()
     if asked.width < 1:
@@ -251,7 +266,7 @@ def main() -> int:
     if not asked.seconds >= 0:
         parser.error(f"--seconds {asked.seconds} is no time; expected 0 or more")
     try:
-        rows = read_plan(asked.plan)
+        rows, others = choose(read_plan(asked.plan), asked.only)
         for row in rows:
             row.resolve()
             for suite in row.suites:
@@ -262,7 +277,7 @@ def main() -> int:
     pool = Pool(asked.out, asked.ledger, time.monotonic() + asked.seconds)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, pool.stop)
-    made = pool.run(rows, asked.width)
+    made = pool.run(rows, asked.width, others)
     pool.say(f"{sum(made)} of {len(rows)} rows made")
     return 0 if all(made) else 1
 

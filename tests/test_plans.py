@@ -188,6 +188,25 @@ def test_the_exit_code_says_whether_rows_are_left(
     assert call(str(plan(tmp_path, *lines)), *options) == code
 
 
+def test_rows_that_are_left_out_are_not_made_nor_waited_for(
+    rows: ModuleType, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = rows.read_plan(plan(home, "a; digits/plain", GOOD, "b; digits/plain; transfer --surrogate a"))
+    chosen, others = rows.choose(found, ["b", "plain"])
+    assert [row.name for row in chosen] == ["plain", "b"] and others == [found[0]]
+    pool = rows.Pool(home, None, time.monotonic() + 60)
+    pool.run([], 1, others)
+    assert not pool._has(home / "a")  # at once, though there is time
+    assert time.monotonic() < pool.start + 30 and rows.choose(found, None) == (found, [])
+
+
+def test_a_row_that_is_not_in_the_plan_is_refused(
+    call: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(str(plan(tmp_path, GOOD)), "--only", "plane") == 2
+    assert capsys.readouterr().err == "--only 'plane' is no row of the plan; expected one of plain\n"
+
+
 @pytest.mark.parametrize("path", PLANS, ids=lambda path: path.stem)
 def test_no_plan_is_refused_before_its_first_row(
     call: Callable[..., int], path: Path, capsys: pytest.CaptureFixture[str]
