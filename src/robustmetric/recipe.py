@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from fractions import Fraction
 from pathlib import Path
+from types import NoneType
 from typing import Any, cast, get_args
 
 import yaml
@@ -158,8 +159,11 @@ def _as_declared(value: Any, parameter: inspect.Parameter | None) -> Any:
 
 
 def _refuse_word(value: Any, parameter: inspect.Parameter | None, where: str) -> None:
-    """A word where the constructor declares an object: `loss: triplet`."""
+    """A word where the constructor declares a number or an object: `rate: fast`, `loss: triplet`."""
     kind = None if parameter is None else parameter.annotation
+    kinds = set(get_args(kind)) or {kind}
+    if parameter is not None and isinstance(value, str) and kinds & {int, float} and kinds <= {int, float, NoneType}:
+        raise InputError(f"{where}: {parameter.name} {value!r} is a word; expected a number")
     if parameter is None or kind is Any or not isinstance(value, str) or not isinstance(kind, type):
         return
     if kind.__module__ != "builtins" and not issubclass(kind, str | os.PathLike):

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from robustmetric import recipe as recipes
 from robustmetric.cli.app import Accelerator, Devices, Nodes, Precision, Strategy, app, going_on
 from robustmetric.errors import InputError, nearest
 from robustmetric.records import Record
@@ -50,6 +51,7 @@ def train(
 
     Example: [bold]robustmetric train digits/est seed=1 defence.attack.steps=4[/bold]
     """
+    recipes.locate(recipe)  # before anything slow is imported
     from robustmetric.jobs import assemble
     from robustmetric.jobs import train as job
     from robustmetric.jobs.hurry import hurry
@@ -98,6 +100,9 @@ def sweep(
 
     Example: [bold]robustmetric sweep digits/est seed=0,1,2 defence.attack.steps=2,8 --evaluate demo[/bold]
     """
+    recipes.locate(recipe)
+    if suite:
+        recipes.locate(suite, "suites")
     from robustmetric.jobs.hurry import hurry
     from robustmetric.jobs.sweep import sweep as job
     from robustmetric.jobs.workers import Hardware
@@ -137,6 +142,8 @@ def evaluate(
 
     Example: [bold]robustmetric evaluate runs/digits-est-seed0 demo[/bold]
     """
+    if suite:
+        recipes.locate(suite, "suites")
     from robustmetric.jobs.target import evaluate as job
     from robustmetric.jobs.workers import Hardware, leads
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from robustmetric import recipe
 from robustmetric.catalogue import CATALOGUE, NAMES
 from robustmetric.errors import InputError, nearest
 from robustmetric.recipe import Spec
@@ -21,11 +22,19 @@ PARTS = {
 
 
 def refuse_words(spec: Mapping[str, Spec], where: str, csv: str = "manifest") -> None:
-    """Refuse a bare word for a part; `csv` is what reads a CSV file here."""
+    """Refuse a bare word for a part, and a name of none; `csv` is what reads a CSV file here."""
     for part, kind in PARTS.items():
         word = spec.get(part)
         if isinstance(word, str):
             raise InputError(f"{where}: {part} {word!r} is a word; {_instead(part, word, kind, csv)}")
+        name = word.get("name") if isinstance(word, dict) else None
+        if isinstance(name, str) and name not in NAMES and "." not in name:
+            raise InputError(f"{where}.{part}: {name!r} is not a known name{nearest(name, CATALOGUE[kind])}")
+    if isinstance(spec.get("suite"), str):
+        try:
+            recipe.locate(spec["suite"], "suites")
+        except InputError as error:
+            raise InputError(f"{where}: suite {error}") from error
 
 
 def _instead(part: str, word: str, kind: str, csv: str) -> str:
