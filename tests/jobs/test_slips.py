@@ -49,6 +49,7 @@ def own(tmp_path: Path) -> str:
         (["train", "digits/plain", "optimiser.rate=fast"], "rate 'fast' is a word; expected a number"),
         (["train", "digits/plain", "model.name=torch.nn.Flatten"], "Flatten has no parameters that want a gradient"),
         (["train", "digits/plain", "--accelerator", "tpu"], "this hardware cannot be had (accelerator 'tpu'"),
+        (["train", "digits/madry", "defence.attack.ball.radius=8"], "did you mean 8/255?"),
         (["unpack", ROOT / "results/cub"], "results/cub is a folder; expected a row of the ledger"),
         (["compare", ROW, ROW], "is a file; expected a run folder, such as `robustmetric unpack` makes"),
         (["ledger", "--table", "nowhere"], "no row of 'nowhere' is published or measured; expected a folder of rows"),
