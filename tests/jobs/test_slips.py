@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from commands import Command, environment
+from robustmetric.cli.app import starting
 from robustmetric.errors import InputError, nearest
 from robustmetric.jobs.answer import check_answer
 from robustmetric.jobs.state import State
@@ -121,3 +122,14 @@ def test_no_rate_is_told_before_one_is_known() -> None:
 
 def test_a_name_that_is_there_in_two_modes_is_listed_once() -> None:
     assert nearest("EX", ["GTM", "ES", "ES"]) == "; (ES, GTM)"
+
+
+@pytest.mark.parametrize(("forced", "said"), [("1", True), (None, False)])
+def test_a_terminal_is_told_that_a_command_starts(
+    forced: str | None, said: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if forced:
+        monkeypatch.setenv("FORCE_COLOR", forced)  # rich takes the stream for a terminal
+    with starting():
+        pass
+    assert ("starting" in capsys.readouterr().err) == said
