@@ -148,6 +148,9 @@ def call(constructor: Callable[..., Any], arguments: Mapping[str, Any], where: s
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+        for key, value in arguments.items():
+            if isinstance(value, str) and _is_number(declared.get(key)):
+                raise InputError(f"{where}: {key} {value!r} is a word; expected a number") from error
         reason = " ".join(str(error).split())
         raise InputError(f"{where}: {_title(constructor)} refused its settings: {reason}") from error
 
@@ -158,12 +161,15 @@ def _as_declared(value: Any, parameter: inspect.Parameter | None) -> Any:
     return float(value) if type(value) is int and float in kinds and int not in kinds else value
 
 
+def _is_number(parameter: inspect.Parameter | None) -> bool:
+    """Whether the constructor declares a number, or one that may be left out."""
+    kinds = set() if parameter is None else set(get_args(parameter.annotation)) or {parameter.annotation}
+    return bool(kinds & {int, float}) and kinds <= {int, float, NoneType}
+
+
 def _refuse_word(value: Any, parameter: inspect.Parameter | None, where: str) -> None:
-    """A word where the constructor declares a number or an object: `rate: fast`, `loss: triplet`."""
+    """A word where the constructor declares an object: `loss: triplet`."""
     kind = None if parameter is None else parameter.annotation
-    kinds = set(get_args(kind)) or {kind}
-    if parameter is not None and isinstance(value, str) and kinds & {int, float} and kinds <= {int, float, NoneType}:
-        raise InputError(f"{where}: {parameter.name} {value!r} is a word; expected a number")
     if parameter is None or kind is Any or not isinstance(value, str) or not isinstance(kind, type):
         return
     if kind.__module__ != "builtins" and not issubclass(kind, str | os.PathLike):
