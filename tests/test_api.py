@@ -86,7 +86,7 @@ def test_bad_input_is_one_clear_line(function) -> None:  # type: ignore[no-untyp
         ((images - 1, labels), "normalise inside the encoder"),
     ]:
         with pytest.raises(InputError, match=message):
-            function(Means(), *bad, suite="demo")
+            function(Means(), *bad, suite="demo", radius=0.1)
     with pytest.raises(InputError, match=r"radius -0\.1 is not a distance"):
         function(Means(), images, labels, suite="demo", radius=-0.1)
     with pytest.raises(InputError, match="no suite we ship; did you mean 'demo'"):

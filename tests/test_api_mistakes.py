@@ -41,6 +41,54 @@ SAID = [
 ]
 
 
+WORDS = """
+import torch, robustmetric
+from torch import nn
+class Flat(nn.Module):
+    def forward(self, images):
+        return images.flatten(1).mean(1)
+class Small(nn.Module):
+    def __init__(self, dtype=torch.float32, inputs=192):
+        super().__init__()
+        self.layer = nn.Linear(inputs, 4, dtype=dtype)
+    def forward(self, images):
+        return self.layer(images.flatten(1))
+x, y, flat = torch.rand(12, 3, 8, 8), [i % 3 for i in range(12)], nn.Flatten()
+for call in (
+    lambda: robustmetric.load(None),
+    lambda: robustmetric.evaluate(flat, None, None, suite="dmo"),
+    lambda: robustmetric.attack(flat, None, None, "EX", suite="demo"),
+    lambda: robustmetric.evaluate(flat, x, y, suite=None),
+    lambda: robustmetric.evaluate(flat, x, y, suite="demo", radius="8/255"),
+    lambda: robustmetric.evaluate(flat, x, y, suite="demo", queries=2.5),
+    lambda: robustmetric.attack(flat, x, y, suite="demo", radius=0.1, seed="a"),
+    lambda: robustmetric.evaluate(flat, x[:, 0, 0, 0], y, suite="demo"),
+    lambda: robustmetric.evaluate(flat, x.to(torch.complex64), y, suite="demo"),
+    lambda: robustmetric.evaluate(Flat(), x, y, suite="demo"),
+    lambda: robustmetric.evaluate(Small(inputs=10), x, y, suite="demo"),
+    lambda: robustmetric.evaluate(Small(torch.float64), x, y, suite="demo"),
+):
+    try:
+        call()
+    except robustmetric.InputError as error:
+        print(error)
+"""
+SAID_OF_WORDS = [
+    "None is a NoneType; expected the path of a run folder",
+    "'dmo' is no file and no suite we ship; did you mean 'demo'?",
+    "'EX' is not an attack of suite 'demo'",
+    "suite None is a NoneType; expected a name",
+    "radius '8/255' is a str; expected a number >= 0",
+    "queries 2.5 is a float; expected a whole number",
+    "seed 'a' is a str; expected a whole number",
+    "images of shape (12,) and type torch.float32 are none",
+    "type torch.complex64 are none",
+    "Flat returned a tensor of shape (12,) for 12 inputs; expected one embedding per input",
+    "the model failed on inputs of shape (12, 3, 8, 8), torch.float32: ",
+    "its weights are torch.float64",
+]
+
+
 @pytest.mark.parametrize("images", [IMAGES.numpy(), list(IMAGES)])
 def test_arrays_and_lists_of_images_are_taken(images: object) -> None:
     found, expected = (
@@ -50,16 +98,17 @@ def test_arrays_and_lists_of_images_are_taken(images: object) -> None:
     assert found == expected
 
 
-def test_each_mistake_is_one_line_that_says_what_was_expected() -> None:
+@pytest.mark.parametrize(("mistakes", "said"), [(MISTAKES, SAID), (WORDS, SAID_OF_WORDS)])
+def test_each_mistake_is_one_line_that_says_what_was_expected(mistakes: str, said: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", MISTAKES],
+        [sys.executable, "-c", mistakes],
         capture_output=True,
         text=True,
         env=environment(PYTHONPATH=os.pathsep.join(sys.path)),
     )
     lines = done.stdout.splitlines()
-    assert len(lines) == len(SAID), done.stderr
-    assert all(said in line for said, line in zip(SAID, lines, strict=True)), lines
+    assert len(lines) == len(said), done.stderr
+    assert all(words in line for words, line in zip(said, lines, strict=True)), lines
 
 
 class Column:

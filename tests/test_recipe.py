@@ -128,7 +128,7 @@ def test_nested_objects_are_built_inside_out() -> None:
         ({"name": "ball", "raduis": 1}, "here: 'raduis' is not a setting of Ball; did you mean 'radius'?"),
         ({"name": "ball"}, "here: Ball needs 'radius'"),
         ({"name": "ball", "radius": -1.0}, "here: radius -1.0 is not a distance"),
-        ({"name": "ball", "radius": "wide"}, "here: Ball refused its settings"),
+        ({"name": "ball", "radius": "wide"}, "here: radius 'wide' is a word; expected a number"),
         ({"name": "no_such_file.Thing"}, "here: cannot import 'no_such_file.Thing'"),
         ({"name": "math.nothing"}, "here: cannot import 'math.nothing'"),
         ({"name": ".x"}, "here: cannot import '.x'"),

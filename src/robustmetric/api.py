@@ -1,6 +1,7 @@
 """For people with their own loop: evaluate or attack any torch module on tensors."""
 
 from collections.abc import Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -50,6 +51,10 @@ def load(path: str | Path) -> nn.Module:
     It takes images in [0, 1] of the size it was trained for, and has the weights of the run, or their copy in half
     precision, in fp32 and in evaluation mode: `robustmetric.load("results/cub/ID.json")`.
     """
+    if not isinstance(path, str | Path):
+        raise InputError(
+            f"{path!r} is a {type(path).__name__}; expected the path of a run folder or of results/.../ID.json"
+        )
     return unpack.load(Path(path))
 
 
@@ -74,6 +79,8 @@ def evaluate(
     says who clusters where the suite is on clustering.
     """
     _check_encoder(encoder)
+    _check_settings(suite, radius, seed=seed, batch_size=batch_size, queries=queries)
+    chosen = load_suite(suite, radius)
     images, labels = _checked(images, labels)
     device = _device(encoder, images)
     split = _split(images, labels, encoder)
@@ -83,7 +90,7 @@ def evaluate(
         limit=queries, seed=seed, batch_size=batch_size, fast=fast,
     )  # fmt: skip
     context = records.context(describe(device))
-    return [record for record, _ in run_any_suite(arena, load_suite(suite, radius), seed, context, kmeans=kmeans)]
+    return [record for record, _ in run_any_suite(arena, chosen, seed, context, kmeans=kmeans)]
 
 
 @full_precision()
@@ -104,8 +111,9 @@ def attack(
     several radii needs a `radius`.
     """
     _check_encoder(encoder)
-    images, labels = _checked(images, labels)
+    _check_settings(suite, radius, seed=seed, batch_size=batch_size)
     trial = _trial(name, suite, radius)
+    images, labels = _checked(images, labels)
     split = _split(images, labels, encoder)
     dataset = Dataset("tensors", train=split, queries=split)
     arena = Arena.prepare(unit(encoder), dataset, Identity(), Workers(_device(encoder, images)), batch_size=batch_size)
@@ -131,6 +139,17 @@ def _trial(name: str, suite: str, radius: float | None) -> Trial:
     return found[0]
 
 
+def _check_settings(suite: Any, radius: Any, **whole: Any) -> None:
+    """Refuse what is of another type; what its value may be is said by those who use it."""
+    if not isinstance(suite, str):
+        raise InputError(f"suite {suite!r} is a {type(suite).__name__}; expected a name, such as 'ers224', or a file's")
+    if radius is not None and (isinstance(radius, bool) or not isinstance(radius, Real)):
+        raise InputError(f"radius {radius!r} is a {type(radius).__name__}; expected a number >= 0, such as 8 / 255")
+    for name, value in whole.items():
+        if not isinstance(value, int) and not (name == "queries" and value is None):
+            raise InputError(f"{name} {value!r} is a {type(value).__name__}; expected a whole number")
+
+
 def _checked(images: Any, labels: Any) -> tuple[Tensor, Tensor]:
     """Images and labels as tensors, or an error that says what is wrong with them."""
     images, labels = _tensor(images, "images"), _tensor(labels, "labels")
@@ -139,6 +158,11 @@ def _checked(images: Any, labels: Any) -> tuple[Tensor, Tensor]:
             f"labels of shape {tuple(labels.shape)} and type {labels.dtype} are no classes; expected one integer each"
         )
     labels = labels.long()
+    if images.dim() < 2 or images.is_complex():
+        raise InputError(
+            f"images of shape {tuple(images.shape)} and type {images.dtype} are none; expected numbers in [0, 1] of "
+            "shape (batch, channels, height, width), or (batch, features)"
+        )
     if images.dtype == torch.uint8:
         raise InputError("the images are bytes (uint8); expected numbers in [0, 1]: give images.float() / 255")
     if len(images) != len(labels):

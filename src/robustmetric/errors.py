@@ -10,7 +10,7 @@ class InputError(ValueError):
 
 def nearest(word: object, choices: Iterable[str]) -> str:
     """The tail of an error about an unknown word: "; did you mean 'hm'? (act, est, hm)"."""
-    names = sorted(choices)
+    names = sorted(set(choices))
     close = get_close_matches(str(word), names, n=1)
     guess = f"; did you mean {close[0]!r}?" if close else ";"
     return f"{guess} ({', '.join(names)})"

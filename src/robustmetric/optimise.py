@@ -81,6 +81,8 @@ class Optimiser:
             parts = [self._group(heads, self.rate), self._group(others, self.rate, waits=True)]
         parts.append(self._group(list(_trainable(defence)), self.rate * self.loss_rate_factor))
         groups = [group for group in parts if group["params"]]
+        if not groups:
+            raise InputError(f"{type(model).__name__} has no parameters that want a gradient; expected some to train")
         if self.method == "sgd":
             return torch.optim.SGD(groups, momentum=self.momentum, weight_decay=self.weight_decay)
         kind = torch.optim.Adam if self.method == "adam" else torch.optim.AdamW

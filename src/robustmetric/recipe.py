@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
 from fractions import Fraction
 from pathlib import Path
+from types import NoneType
 from typing import Any, cast, get_args
 
 import yaml
@@ -147,6 +148,9 @@ def call(constructor: Callable[..., Any], arguments: Mapping[str, Any], where: s
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+        for key, value in arguments.items():
+            if isinstance(value, str) and _is_number(declared.get(key)):
+                raise InputError(f"{where}: {key} {value!r} is a word; expected a number") from error
         reason = " ".join(str(error).split())
         raise InputError(f"{where}: {_title(constructor)} refused its settings: {reason}") from error
 
@@ -155,6 +159,12 @@ def _as_declared(value: Any, parameter: inspect.Parameter | None) -> Any:
     """A float where the constructor declares one and YAML wrote a whole number: `rate: 1`."""
     kinds = () if parameter is None else (get_args(parameter.annotation) or (parameter.annotation,))
     return float(value) if type(value) is int and float in kinds and int not in kinds else value
+
+
+def _is_number(parameter: inspect.Parameter | None) -> bool:
+    """Whether the constructor declares a number, or one that may be left out."""
+    kinds = set() if parameter is None else set(get_args(parameter.annotation)) or {parameter.annotation}
+    return bool(kinds & {int, float}) and kinds <= {int, float, NoneType}
 
 
 def _refuse_word(value: Any, parameter: inspect.Parameter | None, where: str) -> None:

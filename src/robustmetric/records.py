@@ -71,6 +71,10 @@ def _mend(path: Path) -> None:
 
 def read(path: Path) -> list[Record]:
     """All whole records of a `results.jsonl`; a last line cut short by a crash is passed over."""
+    if path.parent.is_file():
+        raise InputError(
+            f"{path.parent} is a file; expected a run folder, such as `robustmetric unpack` makes of a row"
+        )
     if not path.is_file():
         raise InputError(f"{path} does not exist; run `robustmetric evaluate` on the run first")
     lines = path.read_text().splitlines()

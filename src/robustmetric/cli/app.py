@@ -45,6 +45,19 @@ def _global(
 
 
 @contextmanager
+def starting() -> Iterator[None]:
+    """While torch is imported, which takes seconds: a word on a terminal, gone when it is done."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status("starting"):
+        yield
+
+
+@contextmanager
 def going_on() -> Iterator[None]:
     """Ctrl-C in a job that skips what it has finished: say that nothing is lost."""
     from robustmetric.jobs.train import Interrupted

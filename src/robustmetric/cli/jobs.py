@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from robustmetric.cli.app import Accelerator, Devices, Nodes, Precision, Strategy, app, going_on
+from robustmetric import recipe as recipes
+from robustmetric.cli.app import Accelerator, Devices, Nodes, Precision, Strategy, app, going_on, starting
 from robustmetric.errors import InputError, nearest
 from robustmetric.records import Record
 
@@ -50,12 +51,14 @@ def train(
 
     Example: [bold]robustmetric train digits/est seed=1 defence.attack.steps=4[/bold]
     """
-    from robustmetric.jobs import assemble
-    from robustmetric.jobs import train as job
-    from robustmetric.jobs.hurry import hurry
-    from robustmetric.jobs.origin import differing
-    from robustmetric.jobs.target import skipping
-    from robustmetric.jobs.workers import Hardware, leads
+    recipes.locate(recipe)  # before anything slow is imported
+    with starting():
+        from robustmetric.jobs import assemble
+        from robustmetric.jobs import train as job
+        from robustmetric.jobs.hurry import hurry
+        from robustmetric.jobs.origin import differing
+        from robustmetric.jobs.target import skipping
+        from robustmetric.jobs.workers import Hardware, leads
 
     if skip_unreadable:
         skipping(assemble.resolve(recipe, overrides or [])[0], recipe)
@@ -98,9 +101,13 @@ def sweep(
 
     Example: [bold]robustmetric sweep digits/est seed=0,1,2 defence.attack.steps=2,8 --evaluate demo[/bold]
     """
-    from robustmetric.jobs.hurry import hurry
-    from robustmetric.jobs.sweep import sweep as job
-    from robustmetric.jobs.workers import Hardware
+    recipes.locate(recipe)
+    if suite:
+        recipes.locate(suite, "suites")
+    with starting():
+        from robustmetric.jobs.hurry import hurry
+        from robustmetric.jobs.sweep import sweep as job
+        from robustmetric.jobs.workers import Hardware
 
     changes, hardware = list(settings), Hardware(accelerator, precision=precision)
     if fast:
@@ -137,8 +144,11 @@ def evaluate(
 
     Example: [bold]robustmetric evaluate runs/digits-est-seed0 demo[/bold]
     """
-    from robustmetric.jobs.target import evaluate as job
-    from robustmetric.jobs.workers import Hardware, leads
+    if suite:
+        recipes.locate(suite, "suites")
+    with starting():
+        from robustmetric.jobs.target import evaluate as job
+        from robustmetric.jobs.workers import Hardware, leads
 
     with going_on():
         found = job(
@@ -198,9 +208,10 @@ def certify(
     Examples: [bold]robustmetric certify tabular/digits-arml --data mine.csv data.label=COLUMN data.scale=true[/bold]
     [bold]robustmetric certify runs/digits-est-seed0 --method smoothing --sigma 0.1 --points 100[/bold]
     """
-    from robustmetric.jobs.certify import certify as of_table
-    from robustmetric.jobs.certify import recipe_of
-    from robustmetric.jobs.certify_retrieval import certify_retrieval as of_encoder
+    with starting():
+        from robustmetric.jobs.certify import certify as of_table
+        from robustmetric.jobs.certify import recipe_of
+        from robustmetric.jobs.certify_retrieval import certify_retrieval as of_encoder
 
     learner = recipe_of(target, out)
     of_encoders = {"sigma": sigma, "samples": samples, "search": search, "seed": seed}
@@ -245,7 +256,8 @@ def demo(out: Annotated[Path, typer.Option("--out", "-o", help="Folder for runs 
 
     Example: [bold]robustmetric demo -o demo[/bold]
     """
-    from robustmetric.jobs.demo import demo as job
+    with starting():
+        from robustmetric.jobs.demo import demo as job
 
     with going_on():
         job(out)

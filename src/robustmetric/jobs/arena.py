@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from robustmetric.data.base import Dataset, Split
 from robustmetric.data.protocols import Transform
 from robustmetric.errors import InputError, nearest
+from robustmetric.jobs.answer import answering
 from robustmetric.jobs.feed import Feed
 from robustmetric.jobs.folder import fingerprint
 from robustmetric.jobs.progress import Bar
@@ -204,7 +205,9 @@ def embed(
     with frozen(model, seen) as network, torch.no_grad(), Bar("embedding", len(rows), shown=lead) as bar:
         # A rank without a share still takes a chunk, to know the size of an embedding; its zeros add nothing.
         for positions in chunks[workers.rank :: workers.ranks] or chunks[:1]:
-            z = network(as_bytes(feed.batch(rows[positions], view)).inputs).float()
+            inputs = as_bytes(feed.batch(rows[positions], view)).inputs
+            with answering(model, inputs):
+                z = network(inputs).float()
             if embeddings is None:
                 embeddings = z.new_zeros(len(rows), z.shape[1])
             if workers.rank < len(chunks):

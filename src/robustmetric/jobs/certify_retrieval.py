@@ -14,6 +14,7 @@ from robustmetric.jobs.proofs import Question, Radii, check_radii, proved
 from robustmetric.jobs.target import Target, find_target
 from robustmetric.jobs.workers import Workers, describe
 from robustmetric.learn.base import device_of
+from robustmetric.models.classifier import Classifies
 from robustmetric.records import Record
 from robustmetric.report.certified import draw_curves
 
@@ -42,11 +43,13 @@ def certify_retrieval(
     The record says what was proved: of the smoothed search, not of the encoder alone; of a gallery that the attacker
     cannot touch; with chance `alpha` of error per query.
     """
-    radii = check_radii([share * sigma for share in SHARES] if radii is None else radii)
     if search not in get_args(Search):
         raise InputError(f"search {search!r} is not known{nearest(search, get_args(Search))}")
     certificate = SmoothedRetrieval(sigma, samples, search=cast(Search, search), seed=seed)
+    radii = check_radii([share * sigma for share in SHARES] if radii is None else radii)
     target = find_target(name, data=data, out=out)
+    if isinstance(target.model, Classifies):
+        raise InputError(f"{name!r} is a classifier, which searches nothing; expected an encoder")
     workers = Workers(device_of(device))
     context = records.context(describe(workers.device))
     _begin(target, context)

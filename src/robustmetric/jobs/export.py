@@ -13,6 +13,7 @@ from torch.onnx import OnnxExporterError
 from robustmetric.errors import InputError
 from robustmetric.jobs import assemble
 from robustmetric.jobs.folder import RunFolder, atomically
+from robustmetric.jobs.progress import say
 from robustmetric.jobs.workers import quiet
 from robustmetric.recipe import Spec
 
@@ -28,6 +29,7 @@ def export(run: Path, out: Path | None = None, onnx: Path | None = None) -> list
             atomically(out / source.name, lambda partial, source=source: shutil.copyfile(source, partial))  # type: ignore[misc]  # default binds the loop variable
             written.append(out / source.name)
     if onnx is not None:
+        say("tracing the model into an ONNX graph")
         sample = torch.zeros(2, *_input_shape(folder, spec))
         atomically(onnx, lambda partial: write_onnx(model, sample, partial))
         written.append(onnx)

@@ -42,7 +42,8 @@ class RowModel:
 def read(path: Path) -> Row:
     """One row, in whose file nothing is amiss."""
     if not path.is_file():
-        raise InputError(f"{path} does not exist; expected a row of the ledger, results/.../ID.json")
+        fault = "is a folder" if path.is_dir() else "does not exist"
+        raise InputError(f"{path} {fault}; expected a row of the ledger, results/.../ID.json")
     try:
         row = json.loads(path.read_text())
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:

@@ -80,9 +80,11 @@ def evaluate(
 
     `surrogate` is a run folder, for a suite's attacks that ask for one; `kmeans` replaces the recipe's.
     """
+    # A suite that was named is read before the model and its data: a misspelt one costs nothing.
+    named = assemble.load_suite(suite, radius, modes, surrogate) if suite else None
     target = find_target(name, data=data, out=out, skip_unreadable=skip_unreadable)
     suite = suite or str(target.spec.get("suite", "ers224"))
-    chosen = assemble.load_suite(suite, radius, modes, surrogate)
+    chosen = named or assemble.load_suite(suite, radius, modes, surrogate)
     check_search(chosen, search)
     backend = _backend(target.spec, kmeans, chosen)
     workers = Workers.of(hardware.fabric())
@@ -264,7 +266,16 @@ def _own_model(name: str) -> nn.Module:
         made = recipe.find(name, {}, "model")
     except InputError as error:
         raise InputError(f"{error}; {OWN_MODEL}, which builds it and loads its weights") from error
-    model = made if isinstance(made, nn.Module) else made()
+    try:
+        model = made if isinstance(made, nn.Module) else made()
+    except InputError:
+        raise
+    except Exception as error:  # whatever somebody's own function may raise
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise InputError(
+            f"{name!r} could not be built ({reason}); expected a function that needs no argument; "
+            "`robustmetric --debug evaluate ...` shows where it failed"
+        ) from error
     if not isinstance(model, nn.Module):
         raise InputError(
             f"{name!r} gave a {type(model).__name__}; expected a torch module or a function that makes one"

@@ -15,6 +15,7 @@ from robustmetric.data.base import Dataset
 from robustmetric.diagnose import collapse
 from robustmetric.errors import InputError
 from robustmetric.jobs import assemble
+from robustmetric.jobs.answer import check_answer
 from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.collapsing import Collapsed, mark, mind
 from robustmetric.jobs.evaluate import measure_clean
@@ -56,6 +57,7 @@ def train(
         plan, dataset = assemble.load_plan(spec, where)
     check_classes(plan.model, dataset)
     shape = _input_shape(plan, dataset)
+    check_answer(plan.model, shape)
     context = records.context(describe(fabric.device, fabric.world_size))
     begins = fabric.global_rank == 0 and not resume
     if begins:
@@ -95,7 +97,7 @@ def fit(
         ):
             for epoch in range(state.epoch, plan.epochs):
                 for values in _epoch(fabric, plan, module, optimizer, feed, state, saver, stop, watch):
-                    bar.advance(note=_note(epoch, plan.epochs, values, state))
+                    bar.advance(note=progress_note(epoch, plan.epochs, values, state))
                     if state.step < steps or steps == 1:  # not after an epoch's last, smaller batch
                         settle()
                 if log is not None:
@@ -262,6 +264,8 @@ def _due(every: int, epoch: int) -> bool:
     return every > 0 and (epoch + 1) % every == 0
 
 
-def _note(epoch: int, epochs: int, values: Mapping[str, float], state: State) -> str:
-    rate = state.images / state.seconds if state.seconds else 0.0
-    return f"epoch {epoch + 1}/{epochs}  {terms(values)}  {rate:.0f} images/s"
+def progress_note(epoch: int, epochs: int, values: Mapping[str, float], state: State) -> str:
+    """What stands beside the bar."""
+    # In the first half second of an epoch nothing was read yet.
+    rate = f"{state.images / state.seconds:.0f} images/s" if state.seconds else ""
+    return "  ".join(part for part in (f"epoch {epoch + 1}/{epochs}", terms(values), rate) if part)

@@ -43,7 +43,7 @@ class Hardware:
                     precision=self.precision,  # type: ignore[arg-type]  # checked by Fabric, whose message we pass on
                     strategy=strategy,
                 )
-            except (ValueError, RuntimeError, TypeError, MisconfigurationException) as error:
+            except (ValueError, RuntimeError, TypeError, ImportError, MisconfigurationException) as error:
                 words = ", ".join(f"{key} {value!r}" for key, value in vars(self).items())
                 raise InputError(f"this hardware cannot be had ({words}): {' '.join(str(error).split())}") from error
             fabric.launch()

@@ -101,7 +101,7 @@ class Encoder(nn.Module):
         try:
             given: object = self.trunk(inputs)
             if isinstance(given, Tensor):
-                return given
+                return self._of_each(given, inputs)
         except RuntimeError as error:
             # Only after a failure: how many channels a trunk wants is otherwise its own business.
             first = next((m for m in self.trunk.modules() if isinstance(m, nn.Conv1d | nn.Conv2d | nn.Conv3d)), None)
@@ -112,6 +112,14 @@ class Encoder(nn.Module):
             f"{type(self.trunk).__name__} returned a {type(given).__name__}; expected a tensor with one embedding per "
             "input: wrap it in a module that picks it out"
         )
+
+    def _of_each(self, given: Tensor, inputs: Tensor) -> Tensor:
+        if given.dim() < 2:
+            raise InputError(
+                f"{type(self.trunk).__name__} returned a tensor of shape {tuple(given.shape)} for {len(inputs)} inputs"
+                "; expected one embedding per input, (batch, dim)"
+            )
+        return given
 
     def _batch_norms(self) -> Iterator[nn.Module]:
         return (layer for layer in self.modules() if isinstance(layer, _BatchNorm))

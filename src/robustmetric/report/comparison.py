@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from robustmetric import recipe
+from robustmetric.errors import InputError
 from robustmetric.report import clustering_rows, masking_flag
 from robustmetric.report.classification import classification_tables, without_classifiers
 from robustmetric.report.ledger import LARGE, PROTOCOLS, Row, published, read_rows
@@ -49,7 +50,9 @@ def comparison(folder: Path) -> str:
         parts.append(f"### {data}, not measured\n\n{_table(missing, {}, '', NOT_MEASURED if every else NO_DATA)}")
     parts += [text] if (text := clustering_rows.table(data, clustered)) else []
     parts += [*classification_tables(data, every), *smoothing_tables(data, every)]
-    return "\n\n".join(parts) or f"No row of {data!r} is published or measured."
+    if not parts:
+        raise InputError(f"no row of {data!r} is published or measured; expected a folder of rows, such as results/cub")
+    return "\n\n".join(parts)
 
 
 def of_retrieval(rows: Iterable[Row]) -> list[Row]:

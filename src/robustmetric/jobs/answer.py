@@ -1,0 +1,38 @@
+"""A model of one's own and the inputs it is given: where it fails on them, what was given is said in one line."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from robustmetric.errors import InputError
+from robustmetric.perturb.pgd import frozen
+
+
+@contextmanager
+def answering(model: nn.Module, inputs: Tensor) -> Iterator[None]:
+    """Around a model's first pass: inputs of a wrong size, or weights of another type, are a mistake, not a fault."""
+    try:
+        yield
+    except (InputError, torch.OutOfMemoryError):
+        raise
+    except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
+        others = sorted({str(p.dtype) for p in model.parameters() if p.is_floating_point()} - {str(inputs.dtype)})
+        hint = f" (its weights are {', '.join(others)}: give model.float())" if others else ""
+        raise InputError(
+            f"the model failed on inputs of shape {tuple(inputs.shape)}, {inputs.dtype}: "
+            f"{' '.join(str(error).split())}{hint}; expected one that takes such a batch"
+        ) from error
+
+
+def check_answer(model: nn.Module, shape: Sequence[int]) -> None:
+    """Try a model on two blank inputs before anything is trained on it."""
+    device = next(model.parameters(), torch.empty(0)).device
+    inputs = torch.zeros(2, *shape, device=device)
+    with torch.random.fork_rng(devices=[]), frozen(model) as network, torch.no_grad(), answering(model, inputs):
+        given: object = network(inputs)
+    if not isinstance(given, Tensor):
+        raise InputError(
+            f"{type(model).__name__} returned a {type(given).__name__}; expected a tensor with one embedding per input"
+        )

@@ -1,0 +1,135 @@
+"""Slips of somebody who has read the README once: each is told in one line, before anything slow."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from commands import Command, environment
+from robustmetric.cli.app import starting
+from robustmetric.errors import InputError, nearest
+from robustmetric.jobs.answer import check_answer
+from robustmetric.jobs.state import State
+from robustmetric.jobs.train import progress_note
+
+ROOT = Path(__file__).parents[2]
+ROW = ROOT / "results/tabular/digits-arml-seed0.json"
+OWN = """
+import torch
+def broken():
+    raise RuntimeError("my weights are gone")
+def asking(path):
+    return torch.nn.Flatten()
+class Small(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(10, 3)
+    def forward(self, images):
+        return self.layer(images.flatten(1))
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> str:
+    """The name of a file of one's own in the folder where the command works."""
+    name = f"own_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(OWN)
+    return name
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["evaluate", "cub/act", "nosuite"], "'nosuite' is no file and no suite we ship"),
+        (["train", "digits/plain", "suite=nosuite"], "suite 'nosuite' is no file and no suite we ship"),
+        (["train", "digits/plain", "model.name=convnt"], "did you mean 'convnet'? (backbone, bn_inception, "),
+        (["train", "digits/plain", "optimiser.rate=fast"], "rate 'fast' is a word; expected a number"),
+        (["train", "digits/plain", "model.name=torch.nn.Flatten"], "Flatten has no parameters that want a gradient"),
+        (["train", "digits/plain", "--accelerator", "tpu"], "this hardware cannot be had (accelerator 'tpu'"),
+        (["train", "digits/madry", "defence.attack.ball.radius=8"], "did you mean 8/255?"),
+        (["unpack", ROOT / "results/cub"], "results/cub is a folder; expected a row of the ledger"),
+        (["compare", ROW, ROW], "is a file; expected a run folder, such as `robustmetric unpack` makes"),
+        (["ledger", "--table", "nowhere"], "no row of 'nowhere' is published or measured; expected a folder of rows"),
+        (["certify", "digits/plain", "--sigma", "-1"], "sigma -1.0 is no deviation of noise"),
+        (["certify", "digits/classifier_madry"], "'digits/classifier_madry' is a classifier, which searches nothing"),
+    ],
+)
+def test_each_slip_is_told_in_one_line(words: list[object], said: str, command: Command) -> None:
+    assert said in command(*words).error
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("broken", "could not be built (RuntimeError: my weights are gone)"),
+        ("asking", "expected a function that needs no argument"),
+        ("Small", "the model failed on inputs of shape (128, 1, 8, 8), torch.float32: "),
+    ],
+)
+def test_a_model_of_ones_own_that_fails_says_on_what(name: str, said: str, own: str, command: Command) -> None:
+    assert said in command("evaluate", f"{own}.{name}", "demo", "--data", "digits").error
+
+
+def test_a_model_that_fails_on_the_images_is_refused_before_training(
+    own: str, tmp_path: Path, command: Command
+) -> None:
+    error = command("train", "digits/plain", f"model.name={own}.Small", "--out", "run").error
+    assert "the model failed on inputs of shape (2, 1, 8, 8)" in error
+    assert not (tmp_path / "run").exists()
+
+
+def test_trying_a_model_leaves_no_trace() -> None:
+    model = nn.Sequential(nn.BatchNorm2d(1), nn.Dropout(), nn.Flatten())
+    before, state = {key: value.clone() for key, value in model.state_dict().items()}, torch.get_rng_state()
+    check_answer(model, [1, 4, 4])
+    assert model.training and torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_a_model_that_gives_no_tensor_is_refused() -> None:
+    class Pair(nn.Module):
+        def forward(self, images: torch.Tensor) -> tuple[torch.Tensor, int]:
+            return images, 1
+
+    with pytest.raises(InputError, match="Pair returned a tuple"):
+        check_answer(Pair(), [3])
+
+
+@pytest.mark.parametrize(
+    "words", [["train", "digits/plian"], ["sweep", "digits/plian", "seed=0,1"], ["evaluate", "digits/plain", "dmo"]]
+)
+def test_a_misspelt_name_is_refused_before_torch_is_imported(words: list[str], tmp_path: Path) -> None:
+    script = "import sys; from robustmetric.cli import main\ntry: main()\nfinally: print('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words],
+        cwd=tmp_path,
+        env=environment(PYTHONPATH=os.pathsep.join(sys.path)),
+        capture_output=True,
+        text=True,
+    )
+    assert "did you mean" in done.stderr and done.stdout.strip() == "False"
+
+
+def test_no_rate_is_told_before_one_is_known() -> None:
+    assert progress_note(0, 3, {}, State(images=8)) == "epoch 1/3"
+    assert progress_note(0, 3, {"metric": 0.5}, State(images=8, seconds=2.0)) == "epoch 1/3  metric 0.5  4 images/s"
+
+
+def test_a_name_that_is_there_in_two_modes_is_listed_once() -> None:
+    assert nearest("EX", ["GTM", "ES", "ES"]) == "; (ES, GTM)"
+
+
+@pytest.mark.parametrize(("forced", "said"), [("1", True), (None, False)])
+def test_a_terminal_is_told_that_a_command_starts(
+    forced: str | None, said: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if forced:
+        monkeypatch.setenv("FORCE_COLOR", forced)  # rich takes the stream for a terminal
+    with starting():
+        pass
+    assert ("starting" in capsys.readouterr().err) == said
