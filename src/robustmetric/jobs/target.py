@@ -104,11 +104,9 @@ def evaluate(
     for record, pictures in run_any_suite(arena, chosen, seed, context, settings, finished, kept, backend):
         if lead:
             _keep(target, record, pictures)
-    if lead and finished and len(finished) == len(target.folder.finished()):
-        say(f"{target.folder.path}: nothing to do, every trial of {chosen.name} is there")
     found = records.latest(records.read(target.folder.results)) if target.folder.results.is_file() else []
     if lead:
-        _say_last(target, closing(found, chosen.name, arena.settings(), seed))
+        _say_last(target, chosen, finished, closing(found, chosen.name, arena.settings(), seed))
     return found
 
 
@@ -119,8 +117,10 @@ def _say_first(target: Target, suite: str, surrogate: str | None) -> None:
         say(f"left out without --surrogate RUN: {', '.join(left_out)}")
 
 
-def _say_last(target: Target, sentence: str) -> None:
-    """What was found, in plain words."""
+def _say_last(target: Target, suite: Suite, before: Mapping[str, Record], sentence: str) -> None:
+    """Whether all was there before, and what was found, in plain words."""
+    if before and len(before) == len(target.folder.finished()):
+        say(f"{target.folder.path}: nothing to do, every trial of {suite.name} is there")
     if sentence:
         say(f"{target.name}: {sentence}")
 
