@@ -37,7 +37,7 @@ from robustmetric.defences.base import Defence
 from robustmetric.defences.madry import Madry
 from robustmetric.defences.plain import Plain
 from robustmetric.defences.scattering import FeatureScattering
-from robustmetric.jobs.assemble import load_suite
+from robustmetric.jobs.suites import load_suite
 from robustmetric.jobs.workers import describe, full_precision
 from robustmetric.losses.cross_entropy import CrossEntropy
 from robustmetric.perturb.ball import Ball

@@ -28,6 +28,7 @@ from robustmetric.errors import InputError
 from robustmetric.jobs import assemble
 from robustmetric.jobs.folder import RunFolder
 from robustmetric.jobs.origin import typed
+from robustmetric.jobs.suites import load_suite
 from robustmetric.jobs.sweep import is_finished
 from robustmetric.jobs.workers import Hardware
 
@@ -270,7 +271,7 @@ def main() -> int:
         for row in rows:
             row.resolve()
             for suite in row.suites:
-                assemble.load_suite(suite[0], surrogate=next(iter(_sources(suite)), None))
+                load_suite(suite[0], surrogate=next(iter(_sources(suite)), None))
     except (InputError, OSError, UnicodeDecodeError) as error:
         print(error, file=sys.stderr)
         return 2

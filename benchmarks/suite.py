@@ -24,7 +24,7 @@ import reference
 from harness import TITLES, Gauge, Loop, attack_work, columns, is_h200, parser, save, seconds, settled
 from robustmetric.attacks.base import Engine, run
 from robustmetric.attacks.suite import Trial
-from robustmetric.jobs.assemble import load_suite
+from robustmetric.jobs.suites import load_suite
 from robustmetric.jobs.workers import describe, full_precision
 from robustmetric.perturb.ball import Ball
 from robustmetric.perturb.pgd import PGD, Rowwise, View, frozen

@@ -17,9 +17,10 @@ from robustmetric import recipe
 from robustmetric.catalogue import NAMES
 from robustmetric.cli import app
 from robustmetric.errors import InputError
-from robustmetric.jobs.assemble import load_suite, resolve
+from robustmetric.jobs.assemble import resolve
 from robustmetric.jobs.clustering import check_search, is_clustering
 from robustmetric.jobs.evaluations import SUITES
+from robustmetric.jobs.suites import load_suite
 from robustmetric.report.ledger import protocol
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"

@@ -12,9 +12,10 @@ from robustmetric.attacks.margin import WON, Misclassify
 from robustmetric.catalogue import NAMES
 from robustmetric.data.protocols import Sampler, Source, Transform
 from robustmetric.defences.base import Defence
-from robustmetric.jobs.assemble import asking_for_surrogate, load_model, load_suite, resolve
+from robustmetric.jobs.assemble import load_model, resolve
 from robustmetric.jobs.certify import load
 from robustmetric.jobs.certify import resolve as resolve_certified
+from robustmetric.jobs.suites import asking_for_surrogate, load_suite
 from robustmetric.models.checkpoint import find_weights
 from robustmetric.optimise import Optimiser
 from robustmetric.perturb.local_search import LocalSearch

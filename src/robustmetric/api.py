@@ -18,9 +18,9 @@ from robustmetric.data.transforms import Identity
 from robustmetric.errors import InputError, nearest
 from robustmetric.jobs import unpack
 from robustmetric.jobs.arena import Arena
-from robustmetric.jobs.assemble import load_suite
 from robustmetric.jobs.attacked import attack_batch
 from robustmetric.jobs.clustering import run_any_suite
+from robustmetric.jobs.suites import load_suite
 from robustmetric.jobs.surrogate import find_surrogate
 from robustmetric.jobs.target import unit
 from robustmetric.jobs.workers import Workers, describe, full_precision

@@ -19,8 +19,8 @@ from robustmetric.data.digits import Digits
 from robustmetric.data.transforms import Identity
 from robustmetric.errors import InputError
 from robustmetric.jobs.arena import Arena
-from robustmetric.jobs.assemble import load_suite
 from robustmetric.jobs.clustering import CLEAN, KS, SIDES, is_clustering, run_clustering, strongest, voters
+from robustmetric.jobs.suites import load_suite
 from robustmetric.jobs.workers import Workers
 from robustmetric.metrics.clustering import cluster_metrics
 from robustmetric.metrics.voting import Reading

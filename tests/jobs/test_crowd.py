@@ -9,8 +9,8 @@ import torch
 from commands import Command
 from robustmetric import records
 from robustmetric.errors import InputError
-from robustmetric.jobs.assemble import asking_for_surrogate, load_suite
 from robustmetric.jobs.crowd import CLASSES, EACH, Crowd, sampled
+from robustmetric.jobs.suites import asking_for_surrogate, load_suite
 from robustmetric.perturb.gradient_free import Square
 from robustmetric.types import Batch
 

@@ -7,13 +7,13 @@ import pytest
 
 from commands import Command
 from robustmetric import recipe
-from robustmetric.jobs import assemble
 from robustmetric.jobs import demo as job
+from robustmetric.jobs.suites import load_suite
 
 
 def test_the_recipes_and_the_suite_it_names_are_shipped() -> None:
     assert set(job.RECIPES) <= set(recipe.listing())
-    suite = assemble.load_suite(job.SUITE)
+    suite = load_suite(job.SUITE)
     shifts = [trial for trial in suite.trials if trial.label == "ES"]
     assert len(shifts) == 5
     assert all(trial.engine.steps == 32 and trial.engine.restarts == 3 for trial in shifts)

@@ -14,8 +14,8 @@ from robustmetric.data.transforms import Identity
 from robustmetric.diagnose.masking import Masking
 from robustmetric.errors import InputError
 from robustmetric.jobs.arena import Arena
-from robustmetric.jobs.assemble import load_suite
 from robustmetric.jobs.diagnose import is_masking, run_masking, subject_of
+from robustmetric.jobs.suites import load_suite
 from robustmetric.jobs.workers import Workers
 from robustmetric.models.classifier import Classifier
 from robustmetric.models.convnet import ConvNet

@@ -17,10 +17,10 @@ from robustmetric.data.base import Dataset
 from robustmetric.data.digits import Digits
 from robustmetric.data.transforms import Identity
 from robustmetric.jobs.arena import Arena
-from robustmetric.jobs.assemble import load_suite
 from robustmetric.jobs.climbs import AT_MOST, Climbs
 from robustmetric.jobs.ers import Store, batch_weights
 from robustmetric.jobs.evaluate import measure_trial, run_suite
+from robustmetric.jobs.suites import load_suite
 from robustmetric.jobs.workers import Workers
 from robustmetric.metrics.robustness import SUB_SCORES, bootstrap, ers, ers_per_query
 from robustmetric.models.convnet import ConvNet

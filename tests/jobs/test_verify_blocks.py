@@ -9,9 +9,9 @@ import pytest
 
 from robustmetric.attacks.suite import Suite
 from robustmetric.errors import InputError
-from robustmetric.jobs.assemble import load_suite
 from robustmetric.jobs.ledger import write_rows
 from robustmetric.jobs.origin import Typed
+from robustmetric.jobs.suites import load_suite
 from robustmetric.jobs.target import evaluate
 from robustmetric.jobs.train import train
 from robustmetric.jobs.verify import Verified, verify

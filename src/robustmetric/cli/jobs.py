@@ -17,12 +17,16 @@ from robustmetric.records import Record
 Target = Annotated[
     str, typer.Argument(metavar="RUN|RECIPE|MODEL", help="A run folder, a recipe, or my_lab.file.model.")
 ]
+Provable = Annotated[
+    str, typer.Argument(metavar="RECIPE|RUN|MODEL", help="A recipe with a learner, a trained run, or an encoder.")
+]
 OtherData = Annotated[str | None, typer.Option(help="Other data: class folders, a zip, a CSV manifest, or a name.")]
 Surrogate = Annotated[
     str | None, typer.Option(metavar="RUN", help="The attacker's own model, for attacks that are transferred.")
 ]
 
 Queries = Annotated[int | None, typer.Option(help="Use this many queries, drawn with the seed.")]
+Radii = Annotated[list[float] | None, typer.Option(help="State the result at this radius; may be repeated.")]
 Together = Annotated[int, typer.Option(help="Images attacked at a time.")]
 Search = Annotated[
     str, typer.Option(help="fp32, or tf32 (not of clustering): faster on a GPU that has it; judged in fp32.")
@@ -174,15 +178,11 @@ def evaluate(
 
 @app.command()
 def certify(
-    target: Annotated[
-        str, typer.Argument(metavar="RECIPE|RUN|MODEL", help="A recipe with a learner, a trained run, or an encoder.")
-    ],
+    target: Provable,
     overrides: Annotated[list[str] | None, typer.Argument(help="Changes of a recipe: learner.max_iter=100")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Where results go; default: runs/<recipe>.")] = None,
     points: Annotated[int | None, typer.Option(help="Test points (1000) or queries (500) to certify.")] = None,
-    radius: Annotated[
-        list[float] | None, typer.Option(help="State the result at this radius; may be repeated.")
-    ] = None,
+    radius: Radii = None,
     method: Annotated[
         str | None, typer.Option(help="Of k-NN: exact or bound, instead of both; of an encoder: smoothing.")
     ] = None,
@@ -216,15 +216,13 @@ def certify(
     learner = recipe_of(target, out)
     of_encoders = {"sigma": sigma, "samples": samples, "search": search, "seed": seed}
     given = {key: value for key, value in of_encoders.items() if value is not None}
-    if learner is None:
-        _refuse_of_learners(target, overrides, method, attack)
-    else:
-        _refuse_of_encoders(target, given)
     with going_on():
         if learner is not None:
+            _refuse_of_encoders(target, given)
             changes = [*(overrides or []), *([f"radii={radius}"] if radius else [])]
             found = of_table(*learner, changes, device=device, points=points, method=method, attack=attack, data=data)
         else:
+            _refuse_of_learners(target, overrides, method, attack)
             found = of_encoder(target, data=data, out=out, queries=points, radii=radius, device=device, **given)  # type: ignore[arg-type]  # by name
     if as_json:
         _echo(found)

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from robustmetric.errors import InputError
-from robustmetric.jobs.assemble import load_suite, title
+from robustmetric.jobs.assemble import title
 from robustmetric.jobs.classifier_ledger import LOCAL, TRANSFER, by_source, source_of
 from robustmetric.jobs.clustering_ledger import clustering_records, seconds
+from robustmetric.jobs.suites import load_suite
 from robustmetric.records import Record
 from robustmetric.report.masking_flag import masking_record
 from robustmetric.report.scores import show_radius

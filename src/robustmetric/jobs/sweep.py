@@ -12,6 +12,7 @@ from robustmetric.jobs.clustering import check_search
 from robustmetric.jobs.combinations import Combination, combinations
 from robustmetric.jobs.folder import RunFolder, atomically
 from robustmetric.jobs.progress import say
+from robustmetric.jobs.suites import load_suite
 from robustmetric.jobs.target import evaluate
 from robustmetric.jobs.train import check_classes, train
 from robustmetric.jobs.workers import Hardware
@@ -40,7 +41,7 @@ def sweep(
     home = out or Path("runs") / f"sweep-{assemble.title(where)}"
     runs = {RunFolder(home / one.name): one for one in combinations(assignments)}
     if suite is not None:
-        check_search(assemble.load_suite(suite), search)
+        check_search(load_suite(suite), search)
     elif queries is not None or search != "fp32":
         raise InputError("--queries and --search are of an evaluation; expected --evaluate SUITE with them")
     for folder, one in runs.items():

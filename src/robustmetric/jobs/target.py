@@ -27,6 +27,7 @@ from robustmetric.jobs.evaluate import title
 from robustmetric.jobs.folder import RunFolder, save_arrays, summarise
 from robustmetric.jobs.pictures import Pictures
 from robustmetric.jobs.progress import say
+from robustmetric.jobs.suites import asking_for_surrogate, load_suite
 from robustmetric.jobs.workers import Hardware, Workers, describe
 from robustmetric.models.classifier import Classifies
 from robustmetric.models.encoder import Encoder
@@ -81,10 +82,10 @@ def evaluate(
     `surrogate` is a run folder, for a suite's attacks that ask for one; `kmeans` replaces the recipe's.
     """
     # A suite that was named is read before the model and its data: a misspelt one costs nothing.
-    named = assemble.load_suite(suite, radius, modes, surrogate) if suite else None
+    named = load_suite(suite, radius, modes, surrogate) if suite else None
     target = find_target(name, data=data, out=out, skip_unreadable=skip_unreadable)
     suite = suite or str(target.spec.get("suite", "ers224"))
-    chosen = named or assemble.load_suite(suite, radius, modes, surrogate)
+    chosen = named or load_suite(suite, radius, modes, surrogate)
     check_search(chosen, search)
     backend = _backend(target.spec, kmeans, chosen)
     workers = Workers.of(hardware.fabric())
@@ -103,23 +104,23 @@ def evaluate(
     for record, pictures in run_any_suite(arena, chosen, seed, context, settings, finished, kept, backend):
         if lead:
             _keep(target, record, pictures)
-    if lead and finished and len(finished) == len(target.folder.finished()):
-        say(f"{target.folder.path}: nothing to do, every trial of {chosen.name} is there")
     found = records.latest(records.read(target.folder.results)) if target.folder.results.is_file() else []
     if lead:
-        _say_last(target, closing(found, chosen.name, arena.settings(), seed))
+        _say_last(target, chosen, finished, closing(found, chosen.name, arena.settings(), seed))
     return found
 
 
 def _say_first(target: Target, suite: str, surrogate: str | None) -> None:
     """What a reader of the results has to know."""
     target.say_if_as_built()
-    if surrogate is None and (left_out := assemble.asking_for_surrogate(suite)):
+    if surrogate is None and (left_out := asking_for_surrogate(suite)):
         say(f"left out without --surrogate RUN: {', '.join(left_out)}")
 
 
-def _say_last(target: Target, sentence: str) -> None:
-    """What was found, in plain words."""
+def _say_last(target: Target, suite: Suite, before: Mapping[str, Record], sentence: str) -> None:
+    """Whether all was there before, and what was found, in plain words."""
+    if before and len(before) == len(target.folder.finished()):
+        say(f"{target.folder.path}: nothing to do, every trial of {suite.name} is there")
     if sentence:
         say(f"{target.name}: {sentence}")
 

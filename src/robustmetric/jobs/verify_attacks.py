@@ -3,13 +3,13 @@
 from collections.abc import Collection, Iterator
 
 from robustmetric.attacks.suite import Trial
-from robustmetric.jobs import assemble
 from robustmetric.jobs.agreement import Check, Interval, around, compared, spread, spread_by_batch
 from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.climbs import Climbs
 from robustmetric.jobs.ers import PerQuery
 from robustmetric.jobs.evaluate import measure_clean, measure_trial
 from robustmetric.jobs.origin import Typed
+from robustmetric.jobs.suites import load_suite
 from robustmetric.jobs.verify_model import Again, Part, radius_of, seed_of
 from robustmetric.numerics.randomness import repeatable
 
@@ -52,7 +52,7 @@ def _trials(again: Again) -> list[tuple[Typed, Trial]]:
     """By suites of the ten numbers, the modes of an attack side by side; where two have one, the later counts."""
     modes, found = [mode for mode in ("fixed", "compat") if mode in again.row.get("attacks", {})], {}
     for command in again.by("ers") if modes else ():
-        for trial in assemble.load_suite(command.words[0], radius_of(command), modes).runs():
+        for trial in load_suite(command.words[0], radius_of(command), modes).runs():
             found[trial.label, trial.mode] = (command, trial)
     return list(found.values())
 

@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from robustmetric.jobs import assemble
 from robustmetric.jobs.agreement import Check, around, compared
 from robustmetric.jobs.clustering import run_clustering, usual
 from robustmetric.jobs.clustering_ledger import clean_record, clustering_block
 from robustmetric.jobs.origin import Typed
+from robustmetric.jobs.suites import load_suite
 from robustmetric.jobs.verify_model import Again, Part, radius_of, seed_of
 from robustmetric.jobs.worst_case import fitted
 from robustmetric.numerics.kmeans import Backend, check_backend
@@ -67,7 +67,7 @@ def _commands(again: Again) -> list[Typed]:
 def _records(again: Again, command: Typed, *, is_clean: bool = False) -> Iterator[Record]:
     """What a command leaves, or its clean records alone."""
     arena = again.arena(command)
-    suite = fitted(assemble.load_suite(command.words[0], radius_of(command)), arena)
+    suite = fitted(load_suite(command.words[0], radius_of(command)), arena)
     suite = replace(suite, trials=[]) if is_clean else suite
     kmeans = command.options.get("kmeans") or str(again.spec.get("kmeans", "torch"))
     check_backend(kmeans)

@@ -19,6 +19,7 @@ from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.evaluations import BATCH, SUITES
 from robustmetric.jobs.origin import Typed, typed
 from robustmetric.jobs.row_model import RowModel
+from robustmetric.jobs.suites import load_suite
 from robustmetric.jobs.workers import Workers
 from robustmetric.recipe import Spec
 from robustmetric.report.ledger import Row
@@ -143,6 +144,6 @@ def is_like(row: Row, device: torch.device) -> bool:
 
 def suite_at(name: str, radius: float) -> Suite:
     """A suite at the radius that a row has, which is rounded: its own trials there, or all of them moved there."""
-    suite = assemble.load_suite(name)
+    suite = load_suite(name)
     own = [trial for trial in suite.trials if math.isclose(trial.engine.ball.radius, radius, rel_tol=1e-3)]
     return suite if len(own) == len(suite.trials) else suite.at(radius)

@@ -1,0 +1,73 @@
+"""A suite's file to its trials: every setting counts, or the file is at fault at a named place."""
+
+from pathlib import Path
+
+import pytest
+
+from commands import Command
+from robustmetric.errors import InputError
+from robustmetric.jobs.suites import load_suite
+
+SUITE = "engine: {name: pgd, ball: {name: ball, radius: 0.1}, steps: 1, step_size: 0.1}\n"
+
+
+def test_a_suite_scales_the_step_with_each_radius(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        SUITE + "attacks:\n  ES: {attack: {name: embedding_shift}, radii: [0.1, 0.05], engine: {steps: 4}}\n"
+    )
+    suite = load_suite(str(path))
+    assert suite.name == "s"
+    found = [(t.engine.ball.radius, t.engine.step_size, t.engine.steps) for t in suite.trials]
+    assert found == [(0.1, pytest.approx(0.1), 4), (0.05, pytest.approx(0.05), 4)]
+    moved = load_suite(str(path), 0.2)
+    assert [(t.engine.ball.radius, t.engine.step_size) for t in moved.trials] == [(0.2, pytest.approx(0.2))]
+
+
+def test_a_suite_runs_in_the_modes_of_its_file_or_in_those_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(SUITE + "modes: [fixed, compat]\nattacks:\n  ES: {attack: {name: embedding_shift}}\n")
+    assert [t.mode for t in load_suite(str(path)).runs()] == ["fixed", "compat"]
+    assert [t.mode for t in load_suite(str(path), modes=["compat"]).runs()] == ["compat"]
+    assert [t.mode for t in load_suite(str(path), 0.2).runs()] == ["fixed", "compat"]
+    assert [t.mode for t in load_suite(str(path)).trials] == ["fixed"], "one trial, whatever the modes"
+    assert load_suite("ers224").modes == load_suite("ers28").modes == ("fixed", "compat")
+    assert load_suite("demo").modes == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (SUITE, "a suite needs 'attacks'"),
+        ("attacks: {ES: {attack: {name: embedding_shift}}}", "a suite needs 'engine'"),
+        (SUITE + "modes: compat\nattacks: {ES: {attack: {name: embedding_shift}}}", "modes 'compat' are not a list"),
+        (SUITE + "modes: [fixed, fixed]\nattacks: {ES: {attack: {name: embedding_shift}}}", "list of different modes"),
+        (SUITE + "modes: [compact]\nattacks: {ES: {attack: {name: embedding_shift}}}", "did you mean 'compat'"),
+        (
+            SUITE + "modes: [compat]\nattacks: {ES: {attack: {name: own_parts.Boom}}}",
+            "s.yaml: trial 'ES'.*has no mode 'compat'",
+        ),
+        (SUITE + "atacks: {}", "'atacks' is not a setting of a suite; did you mean 'attacks'"),
+        (SUITE + "attacks: {ES: {name: embedding_shift}}", "'name' is not known"),
+        (SUITE + "attacks: {ES: embedding_shift}", "attacks.ES: expected a mapping with 'attack'"),
+        (SUITE + "attacks: {ES: {radii: [0.1]}}", "the recipe has no 'attack'"),
+        (SUITE + "attacks: {ES: {attack: {name: ball, radius: 0.1}}}", "is not an attack with an engine"),
+        (SUITE + "attacks: {ES: {attack: {name: embedding_shift}, radii: 0.1}}", "radii 0.1 are not a list"),
+        (SUITE + "attacks: {ES: {attack: {name: embedding_shift}, radii: [far]}}", "are not a list of numbers"),
+        (
+            SUITE + "attacks: {ES: {attack: {name: embedding_shift}, radii: [-0.1]}}",
+            "ES: radius -0.1 is not a distance",
+        ),
+        (SUITE + "attacks: {ES: {attack: {name: embedding_shfit}}}", "did you mean 'embedding_shift'"),
+    ],
+)
+def test_a_suite_at_fault_says_where(tmp_path: Path, command: Command, text: str, message: str) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        load_suite(str(path))
+
+
+def test_a_negative_radius_is_refused_for_a_whole_suite() -> None:
+    with pytest.raises(InputError, match=r"radius -1\.0 is not a distance"):
+        load_suite("demo", -1.0)
