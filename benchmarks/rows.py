@@ -5,7 +5,8 @@ A plan has a row a line, `folder; as of train; as of evaluate; as of evaluate`:
     cub-est-short; cub/mobilenet_v2-est epochs=15 optimiser.rate=3e-5 --fast; ers224 --batch 112 --queries 1000
 
 `--surrogate` names a row further up, whose model is waited for. What is finished is not run again and what was begun
-goes on, so a plan is called until it is done; Ctrl-C stops it like the end of its time. Example:
+goes on, so a plan is called until it is done; Ctrl-C stops it like the end of its time. A row that finds no room in the
+memory of the GPU waits for another to end, and from then on fewer run side by side. Example:
 
     python benchmarks/rows.py benchmarks/plans/cub-full.txt --width 2 --seconds 3000 --ledger results/cub
 """
@@ -19,100 +20,29 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from threading import Event, Lock
+from threading import Condition, Event, Lock
+from typing import TextIO
 
+from planned import SURROGATE, USUAL_PRECISION, Row, choose, read_plan, sources
 from robustmetric.errors import InputError
-from robustmetric.jobs import assemble
 from robustmetric.jobs.folder import RunFolder
+from robustmetric.jobs.ledger import write_rows
 from robustmetric.jobs.origin import typed
 from robustmetric.jobs.suites import load_suite
 from robustmetric.jobs.sweep import is_finished
-from robustmetric.jobs.workers import Hardware
 
 GRACE = 20
 """Seconds that a process has to end by itself when the time is up, and that the row of a finished run still has."""
 LOOK = 0.2
 """Seconds between two looks at a process and the time."""
-SURROGATE = "--surrogate"
-PRECISION, USUAL_PRECISION = "--precision", Hardware().precision
 BY_OPTIONS = ("attack_view", "update", "on_collapse")
 """Settings that options of `train` change too."""
+NO_MEMORY = "CUDA out of memory"
 DONE = "evaluated.txt"
 """In a run folder: the evaluations that have ended well, a command a line."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of a plan."""
-
-    name: str
-    train: list[str]
-    suites: list[list[str]]
-
-    def resolve(self) -> dict[str, assemble.Spec]:
-        """The settings it is trained with, but for what options change."""
-        changes = [word for word in self.train[1:] if "=" in word and not word.startswith("-")]
-        return assemble.resolve(self.train[0], changes)[0]
-
-    @property
-    def precision(self) -> str | None:
-        """By which numbers it is trained, as its options say; None for --fast, which depends on the hardware."""
-        said = [word for before, word in pairwise(self.train) if before == PRECISION]
-        return said[-1] if said else None if "--fast" in self.train else USUAL_PRECISION
-
-
-def read_plan(path: Path) -> list[Row]:
-    """The rows of a plan; empty lines and those that begin with # are left out."""
-    rows: list[Row] = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        where, above = f"{path}, line {number}", [row.name for row in rows]
-        row = _read_row(line, where)
-        if row.name in above:
-            raise InputError(f"{where}: {row.name} stands twice; expected a folder for each row")
-        for source in (source for suite in row.suites for source in _sources(suite)):
-            if source not in above:
-                raise InputError(f"{where}: {source!r} is no row above; expected {SURROGATE} with the folder of one")
-        rows.append(row)
-    return rows
-
-
-def _read_row(line: str, where: str) -> Row:
-    try:
-        name, *parts = [part.strip() for part in line.split(";")]
-        split = [shlex.split(part) for part in parts]
-    except ValueError as error:
-        raise InputError(f"{where}: {line!r} cannot be read: {error}") from error
-    if len(name.split()) != 1 or not split or not all(split):
-        raise InputError(f"{where}: {line!r} is no row; expected 'folder; RECIPE ...; SUITE ...'")
-    if name in (".", "..") or Path(name).name != name:
-        raise InputError(f"{where}: {name!r} is no name of a folder; expected one without a slash")
-    joined = [word for words in split for word in words if word.startswith("--") and "=" in word]
-    if joined or any(word in ("--out", "-o") for words in split for word in words):
-        raise InputError(
-            f"{where}: {(joined or ['--out'])[0]!r} cannot stand in a row; expected options and values as two words, "
-            "and no --out: the row's name is its folder"
-        )
-    return Row(name, split[0], split[1:])
-
-
-def _sources(words: Sequence[str]) -> list[str]:
-    """Whose models an evaluation climbs on."""
-    return [word for before, word in pairwise(words) if before == SURROGATE]
-
-
-def choose(rows: Sequence[Row], names: Sequence[str] | None) -> tuple[list[Row], list[Row]]:
-    """The rows of these names, all for None, and the others."""
-    known = [row.name for row in rows]
-    unknown = [name for name in names or [] if name not in known]
-    if unknown:
-        raise InputError(f"--only {unknown[0]!r} is no row of the plan; expected one of {', '.join(known)}")
-    chosen = [row for row in rows if names is None or row.name in names]
-    return chosen, [row for row in rows if row not in chosen]
 
 
 def commands(row: Row, home: Path, ledger: Path | None) -> Iterator[list[str]]:
@@ -134,6 +64,22 @@ def commands(row: Row, home: Path, ledger: Path | None) -> Iterator[list[str]]:
                 file.write(f"{shlex.join(command)}\n")
     if ledger is not None and row.suites:
         yield ["ledger", str(folder.path), "--out", str(ledger)]
+
+
+def _going_on(command: Sequence[str]) -> list[str]:
+    """The same command once more, where it may have left something behind; `evaluate` goes on by itself."""
+    begun = command[0] == "train" and RunFolder(Path(command[command.index("--out") + 1])).recipe.is_file()
+    return [*(word for word in command if word != "--resume"), *(["--resume"] if begun else [])]
+
+
+def _write_down(run: Path, ledger: Path, log: TextIO) -> int:
+    """The row of a run, as `robustmetric ledger` writes it; here, since another process would import torch for it."""
+    try:
+        log.write("".join(f"{path}\n" for path in write_rows([run], ledger)))
+    except InputError as error:
+        log.write(f"{error}\n")
+        return 2
+    return 0
 
 
 def _check_settings(row: Row, folder: RunFolder) -> None:
@@ -159,12 +105,14 @@ class Pool:
         self.home, self.ledger, self.until = home, ledger, until
         self.start, self.lock = time.monotonic(), Lock()
         self.trained: dict[str, Event] = {}
+        self.room, self.running, self.places = Condition(), 0, 1
         home.mkdir(parents=True, exist_ok=True)
 
     def run(self, rows: Sequence[Row], width: int, others: Sequence[Row] = ()) -> list[bool]:
         """All rows, `width` at a time and in their order; which of them came to their end. Nobody waits for others."""
         for other in others:
             self._told(other.name).set()
+        self.places = width
         with ThreadPoolExecutor(width) as threads:
             return list(threads.map(self.make, rows))
 
@@ -182,23 +130,50 @@ class Pool:
         """One command of a row; whether it ended well."""
         if command[0] != "train":
             self._told(row.name).set()
-        for source in map(Path, _sources(command)):
+        for source in map(Path, sources(command)):
             if not self._has(source):
                 self.say(f"{row.name}: {source.name}, to climb on, is not trained")
                 return False
-        if self._is_over_for(command):
-            self.say(f"{row.name}: no time is left for {command[0]}")
-            return False
-        begun, code = time.monotonic(), self.call(row, command)
-        why = self._last_words(row) if code else ""
-        self.say(f"{row.name}: {' '.join(command[:3])}: {time.monotonic() - begun:.0f} s, exit code {code}{why}")
-        return code == 0
+        with self._place():
+            if self._is_over_for(command):
+                self.say(f"{row.name}: no time is left for {command[0]}")
+                return False
+            begun, code = time.monotonic(), self.call(row, command)
+            why = self._last_words(row) if code else ""
+            self.say(f"{row.name}: {' '.join(command[:3])}: {time.monotonic() - begun:.0f} s, exit code {code}{why}")
+            if NO_MEMORY not in why or not self._closes_up():
+                return code == 0
+        return self._step(row, _going_on(command))
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        """One of the places side by side, waited for where memory has left fewer than there are rows."""
+        with self.room:
+            while self.running >= self.places and not self._is_over:
+                self.room.wait(LOOK)
+            self.running += 1
+        try:
+            yield
+        finally:
+            with self.room:
+                self.running -= 1
+                self.room.notify_all()
+
+    def _closes_up(self) -> bool:
+        """Go on with fewer side by side than have just been too many; False for one that had all memory to itself."""
+        with self.room:
+            was, self.places = self.places, max(1, min(self.places, self.running) - 1)
+            if was > 1:
+                self.say(f"the memory is full with {self.running}: {self.places} at a time from here on")
+            return was > 1
 
     def call(self, row: Row, command: Sequence[str]) -> int:
         """The exit code of one command, whose output goes to `<folder>.log`; it is interrupted when the time is up."""
         with self._log(row).open("a") as log:
             log.write(f"$ robustmetric {shlex.join(command)}\n")
             log.flush()
+            if command[0] == "ledger":
+                return _write_down(Path(command[1]), Path(command[-1]), log)
             words = [sys.executable, "-m", "robustmetric", *command]
             # In a session of its own: Ctrl-C reaches it once, through us. A second one would not let it save its state.
             process = subprocess.Popen(
@@ -271,7 +246,7 @@ def main() -> int:
         for row in rows:
             row.resolve()
             for suite in row.suites:
-                load_suite(suite[0], surrogate=next(iter(_sources(suite)), None))
+                load_suite(suite[0], surrogate=next(iter(sources(suite)), None))
     except (InputError, OSError, UnicodeDecodeError) as error:
         print(error, file=sys.stderr)
         return 2

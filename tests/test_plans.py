@@ -167,6 +167,58 @@ def test_the_row_of_a_finished_run_is_written_though_the_time_is_up(
     assert "plain: no time is left for ledger" in capsys.readouterr().out
 
 
+def crowded(rows: ModuleType, home: Path, room: int) -> Any:
+    """A pool whose commands find no memory beside `room` others, as they would on a GPU; the most that ever ran."""
+
+    class Crowded(rows.Pool):  # type: ignore[misc]
+        inside = most = 0
+
+        def call(self, row: Any, command: list[str]) -> int:
+            with self.room:
+                self.inside += 1
+                self.most = max(self.most, self.inside)
+                full = self.inside > room
+            time.sleep(0.3)  # so that the others begin beside it
+            with self.room:
+                self.inside -= 1
+            said = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 MiB" if full else "made"
+            with self._log(row).open("a") as log:
+                log.write(f"$ robustmetric {' '.join(command)}\n{said}\n")
+            return int(full)
+
+    return Crowded(home, None, time.monotonic() + 60)
+
+
+def test_a_row_without_room_in_memory_is_made_when_another_has_ended(
+    rows: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = rows.read_plan(plan(tmp_path, *(f"{name}; digits/plain" for name in "abcdef")))
+    (tmp_path / "runs" / "d").mkdir(parents=True)
+    (tmp_path / "runs" / "d" / "recipe.yaml").touch()  # of a training that was begun
+    pool = crowded(rows, tmp_path / "runs", room=2)
+    assert pool.run(found, width=4) == [True] * 6
+    assert pool.most == 4 and pool.places in (1, 2)
+    said = capsys.readouterr().out
+    assert "the memory is full with 4: 3 at a time from here on" in said
+    tries = [line for line in (tmp_path / "runs" / "d.log").read_text().splitlines() if line.startswith("$")]
+    assert tries and all(line.count("--resume") == 1 for line in tries)
+
+
+def test_a_row_that_finds_no_room_by_itself_fails(rows: ModuleType, tmp_path: Path) -> None:
+    found = rows.read_plan(plan(tmp_path, "a; digits/plain", "b; digits/plain"))
+    pool = crowded(rows, tmp_path / "runs", room=0)
+    assert pool.run(found, width=2) == [False, False]
+    assert pool.places == 1
+
+
+def test_the_ledger_that_is_refused_says_why(rows: ModuleType, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = rows.read_plan(plan(home, GOOD))
+    (home / "plain" / "evaluated.txt").write_text(f"evaluate {home / 'plain'} demo --queries 16\n")
+    assert rows.Pool(home, home / "results", time.monotonic() + 60).run(found, width=1) == [False]
+    assert "exit code 2: " in (said := capsys.readouterr().out)
+    assert "holds no evaluation of its weights by an ers" in said
+
+
 @pytest.fixture
 def call(rows: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
     """The exit code of `rows.py` called with these words in an empty folder."""

@@ -1,7 +1,9 @@
 """Every recipe and suite we ship builds, and its header says what it is and how to run it."""
 
 import json
+import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +22,7 @@ from robustmetric.models.checkpoint import find_weights
 from robustmetric.optimise import Optimiser
 from robustmetric.perturb.local_search import LocalSearch
 
+ROOT = Path(__file__).parents[1]
 ALL = recipe.listing()
 CERTIFIED = [name for name in ALL if "learner" in recipe.load(recipe.locate(name))]
 RECIPES = [name for name in ALL if name not in CERTIFIED]
@@ -112,3 +115,30 @@ def test_weights_that_are_nowhere_are_named(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="neither a file here nor under ROBUSTMETRIC_DATA"):
         find_weights("gone.pth")
+
+
+def measured_rows() -> dict[str, list[dict[str, Any]]]:
+    """By recipe, the rows of CUB that it makes as it stands, but for the protocol."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for path in sorted((ROOT / "results" / "cub").glob("*.json")):
+        row = json.loads(path.read_text())
+        stem = Path(row["recipe"]).stem.removeprefix(f"{row['model']}-").partition("-eta")[0]
+        if "attacks" in row and row["defence"] == stem:
+            found.setdefault(row["recipe"], []).append(row)
+    return found
+
+
+MEASURED = measured_rows()
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_the_header_of_a_recipe_has_what_was_measured(name: str) -> None:
+    (line,) = [line for line in header(ROOT / name) if line.startswith("measured: ")]
+    said = dict(part.split(", seed", 1) for part in line.removeprefix("measured: ").split("; "))
+    by_protocol: dict[str, list[float]] = {}
+    for row in MEASURED[name]:
+        by_protocol.setdefault(row["protocol"], []).append(row["clean"]["R@1"])
+    assert set(said) == set(by_protocol), "a protocol is missing, or was not measured"
+    for protocol, recalls in by_protocol.items():
+        assert f": R@1 {statistics.mean(recalls):.1f}" in said[protocol]
+    assert len(MEASURED) > 30

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -133,3 +134,38 @@ def test_a_terminal_is_told_that_a_command_starts(
     with starting():
         pass
     assert ("starting" in capsys.readouterr().err) == said
+
+
+def no_room_on_the_gpu() -> None:
+    raise torch.OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB of which 1 GiB is free. "
+        "Process 12 has 70 GiB memory in use. Of the allocated memory 60 GiB is allocated by PyTorch"
+    )
+
+
+def no_room_here() -> None:
+    torch.empty(1 << 50)
+
+
+@pytest.mark.parametrize(
+    ("fails", "said"),
+    [(no_room_on_the_gpu, "of which 1 GiB is free. Expected room"), (no_room_here, "allocate memory")],
+)
+def test_a_full_memory_is_told_in_one_line(
+    fails: Callable[[], None], said: str, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("robustmetric.jobs.train.train", lambda *_, **__: fails())
+    result = command("train", "digits/plain")
+    assert result.code == 2 and result.err.startswith("error: ") and result.err.count("\n") == 1
+    assert said in result.err and "sampler.batch=N" in result.err
+    with pytest.raises(RuntimeError):
+        command("--debug", "train", "digits/plain")
+
+
+def test_another_fault_is_no_full_memory(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def faulty() -> None:
+        torch.zeros(2) @ torch.zeros(3)
+
+    monkeypatch.setattr("robustmetric.jobs.train.train", lambda *_, **__: faulty())
+    with pytest.raises(RuntimeError, match="inconsistent tensor size"):
+        command("train", "digits/plain")

@@ -88,13 +88,15 @@ def test_embeddings_that_fall_together_make_a_figure(tmp_path: Path) -> None:
 
 def test_a_figure_shows_the_first_seed_of_the_defences_that_are_compared(tmp_path: Path) -> None:
     rows = [row("act", 8, 30.0, seed=1), row("act", 8, 30.0), row("hm_lga", 8, 35.0), row("hm_d_r", 8, 50.0)]
+    rows.append(row("act", 2, 40.0))
     for number, each in enumerate(rows):
         noted = {"goal": -0.2 + number / 100} if each["defence"].startswith("hm") else {}
         curve = curve_of([epoch(1, triplet=0.2, **noted), epoch(2, triplet=0.1 + number / 100, **noted)])
         (tmp_path / f"{each['id']}.csv").write_text(to_csv(curve))
     (figure,) = curve_figures(tmp_path, [*rows, row("est", 8, 20.0)]).values()
     left, right = figure.axes
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["act, 8 steps", "hm_lga, 8 steps"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["act", "hm_lga"]
+    assert figure.get_suptitle() == "cub, protocol sketch, MobileNetV2, 8 steps", "those of most rows"
     losses = [line.get_ydata()[-1] for line in right.lines if len(line.get_xdata()) == 2 and line.get_label()[0] != "_"]
     assert losses == [0.11, 0.12], "ACT of seed 0; EST has no curve, and HM[D,R] is not among those compared"
     strokes = [line.get_linestyle() for line in left.lines[1:]]

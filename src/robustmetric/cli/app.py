@@ -1,10 +1,11 @@
 """The application that commands register with, what several of them share, and how errors leave it."""
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -69,8 +70,19 @@ def going_on() -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether a GPU has no room left, or the machine: torch has a class for the first alone."""
+    torch = sys.modules.get("torch")  # imported by whoever could have run out
+    return torch is not None and (isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error))
+
+
+def _leave(words: str) -> NoReturn:
+    print(f"error: {' '.join(words.split())}", file=sys.stderr)
+    sys.exit(2)
+
+
 def main() -> None:
-    """Run a command; what the user got wrong, or a disk refused, is one line on standard error."""
+    """Run a command; what the user got wrong, or a disk or a full memory refused, is one line on standard error."""
     try:
         # A console script has its own folder on the path, not the one where my_lab/encoders.py lies.
         if os.getcwd() not in sys.path:
@@ -79,5 +91,13 @@ def main() -> None:
     except (InputError, OSError) as error:
         if "--debug" in sys.argv:
             raise
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(2)
+        _leave(str(error))
+    except RuntimeError as error:
+        if "--debug" in sys.argv or not is_out_of_memory(error):
+            raise
+        # After its first sentences torch lists every process on the GPU.
+        said = re.split(" (?=Process|Including)", str(error))[0]
+        _leave(
+            f"{said} Expected room for a whole batch: give a smaller one (train: sampler.batch=N; others: --batch N), "
+            "or end what else uses this memory. What was finished is kept; the same command goes on, train by --resume"
+        )

@@ -3,6 +3,7 @@
 H = d(a,p) - d(a,n) before and after the attack (Zhou & Patel 2022, supplement B.1), as the page of a run draws it.
 """
 
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -21,27 +22,38 @@ SHOWN = ("est", "act", "minmax", "hm_s_m", "hm_lga", "hm_lga_ics")
 
 
 def curve_figures(folder: Path, rows: Sequence[Row]) -> dict[str, Figure]:
-    """By name, `training-<data>-<protocol>-<model>`, a figure of the first seed of each row."""
-    groups: dict[tuple[str, str, str], dict[str, Curve]] = {}
+    """By name, `training-<data>-<protocol>-<model>`, a figure of the first seed of each defence."""
+    groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in sorted(of_retrieval(rows), key=lambda row: int(row["seed"])):
-        defence, steps = kind_of(row)
-        path = folder / f"{row['id']}.csv"
-        if defence in SHOWN and path.is_file():
-            own = groups.setdefault((row["data"], row["protocol"], row["model"]), {})
-            own.setdefault(f"{defence}, {steps} steps", read_curve(path))
-    return {"-".join(("training", *key)): _figure(*key, curves) for key, curves in groups.items()}
+        if row["defence"] in SHOWN and _path(folder, row).is_file():
+            groups.setdefault((row["data"], row["protocol"], row["model"]), []).append(row)
+    return {"-".join(("training", *key)): _of_group(folder, *key, own) for key, own in groups.items()}
 
 
-def _figure(data: str, protocol: str, model: str, curves: Mapping[str, Curve]) -> Figure:
-    """Hardness on the left, the triplet loss on the right."""
+def _path(folder: Path, row: Row) -> Path:
+    return folder / f"{row['id']}.csv"
+
+
+def _of_group(folder: Path, data: str, protocol: str, model: str, rows: Sequence[Row]) -> Figure:
+    """Of the steps that most rows have: what more of them bring is another figure's matter."""
+    steps = statistics.mode(kind_of(row)[1] for row in rows)
+    first = {row["defence"]: row for row in reversed(rows) if kind_of(row)[1] == steps}
+    curves = {name: read_curve(_path(folder, first[name])) for name in SHOWN if name in first}
+    words = [data, f"protocol {protocol}", title_of(model), *([] if steps is None else [f"{steps} steps"])]
+    return _figure(", ".join(words), curves)
+
+
+def _figure(title: str, curves: Mapping[str, Curve]) -> Figure:
+    """Hardness on the left, the triplet loss on the right; a defence has its colour in every figure."""
     figure = Figure(figsize=(9.6, 4.4), layout="constrained")
-    figure.suptitle(f"{data}, protocol {protocol}, {title_of(model)}", color=INK, fontsize=12)
+    figure.suptitle(title, color=INK, fontsize=12)
     left, right = figure.subplots(1, 2)
     panel(left, "H = d(a,p) - d(a,n): dotted before the attack, solid after, dashed its goal")
     panel(right, f"triplet loss on trained images; dashed: the margin, {MARGIN:g}")
     left.axhline(0, color=INK, linewidth=0.8)
     right.axhline(MARGIN, color=INK, linestyle="--", linewidth=1)
-    for style, (name, curve) in enumerate(curves.items()):
+    for name, curve in curves.items():
+        style = SHOWN.index(name)
         for score, stroke in FIGURES.items():
             if score in curve:
                 left.plot(curve[EPOCH], curve[score], color=colour(style), linestyle=stroke, linewidth=1.8)
