@@ -4,10 +4,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.fabric import Fabric
 from torch import Tensor
 
 from robustmetric import records
@@ -16,6 +15,9 @@ from robustmetric.jobs import assemble
 from robustmetric.jobs.folder import RunFolder
 from robustmetric.jobs.loading import Wait
 from robustmetric.jobs.workers import anywhere, least
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
 
 NEVER = torch.iinfo(torch.int64).max
 """The first bad step of a training that had none."""
@@ -45,7 +47,7 @@ class Meter:
     Several ranks read together, whenever they are asked to, so that all of them stop at a NaN that one of them met.
     """
 
-    def __init__(self, state: State, fabric: Fabric) -> None:
+    def __init__(self, state: State, fabric: "Fabric") -> None:
         self.state, self.fabric = state, fabric
         self._pending: dict[str, Tensor] = {}
         self._first_bad: Tensor | None = None
@@ -90,7 +92,7 @@ class Saver:
     """Writes the training state every so often, never a broken one, and reads it back."""
 
     def __init__(
-        self, folder: RunFolder, plan: assemble.Plan, optimizer: torch.optim.Optimizer, fabric: Fabric
+        self, folder: RunFolder, plan: assemble.Plan, optimizer: torch.optim.Optimizer, fabric: "Fabric"
     ) -> None:
         self.folder, self.plan, self.optimizer, self.fabric = folder, plan, optimizer, fabric
         self._saved = time.monotonic()

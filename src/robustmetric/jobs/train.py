@@ -4,10 +4,9 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.fabric import Fabric
 from torch import nn
 
 from robustmetric import records
@@ -30,6 +29,9 @@ from robustmetric.jobs.workers import Hardware, Workers, anywhere, describe, lea
 from robustmetric.models.classifier import Classifies
 from robustmetric.numerics.randomness import generator
 from robustmetric.recipe import Spec
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
 
 AGREE_EVERY = 8
 """Steps between two meetings of several ranks, where they read the loss, save and stop together."""
@@ -70,7 +72,7 @@ def train(
 
 
 def fit(
-    fabric: Fabric,
+    fabric: "Fabric",
     plan: assemble.Plan,
     dataset: Dataset,
     folder: RunFolder,
@@ -120,7 +122,7 @@ def fit(
         mark(folder, evidence or seen)
 
 
-def _set_up(fabric: Fabric, plan: assemble.Plan, dataset: Dataset) -> tuple[nn.Module, torch.optim.Optimizer]:
+def _set_up(fabric: "Fabric", plan: assemble.Plan, dataset: Dataset) -> tuple[nn.Module, torch.optim.Optimizer]:
     """The step and its optimiser as the hardware runs them; model and defence are made ready for it."""
     if fabric.device.type == "cuda":
         channels_last(plan.model)
@@ -133,7 +135,7 @@ def _set_up(fabric: Fabric, plan: assemble.Plan, dataset: Dataset) -> tuple[nn.M
 
 
 def _epoch(
-    fabric: Fabric,
+    fabric: "Fabric",
     plan: assemble.Plan,
     module: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -183,7 +185,7 @@ def _epoch(
     meter.read(saver, force=True)
 
 
-def _share_buffers(fabric: Fabric, model: nn.Module) -> None:
+def _share_buffers(fabric: "Fabric", model: nn.Module) -> None:
     """The first rank's buffers on every rank: batch-norm statistics grow apart, and only one model is saved."""
     if fabric.world_size > 1:
         for buffer in model.buffers():
@@ -236,7 +238,7 @@ def _set_rate(optimizer: torch.optim.Optimizer, plan: assemble.Plan, progress: f
 
 
 def _validate(
-    fabric: Fabric,
+    fabric: "Fabric",
     plan: assemble.Plan,
     dataset: Dataset,
     folder: RunFolder,

@@ -5,15 +5,16 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-from lightning.fabric import Fabric
-from lightning.fabric.strategies.ddp import DDPStrategy
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
 from robustmetric.errors import InputError
 from robustmetric.numerics.precision import products
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,13 @@ class Hardware:
     precision: str = "32-true"
     strategy: str = "auto"
 
-    def fabric(self) -> Fabric:
+    def fabric(self) -> "Fabric":
         """A launched Fabric. Several processes use DDP without buffer broadcast: each rank keeps its own state."""
+        # Here, not above: it takes seconds to import, which commands that run nothing need not wait for.
+        from lightning.fabric import Fabric
+        from lightning.fabric.strategies.ddp import DDPStrategy
+        from lightning.fabric.utilities.exceptions import MisconfigurationException
+
         devices: int | str = int(self.devices) if self.devices.lstrip("-").isdigit() else self.devices
         several = devices not in (1, "1") or self.nodes > 1
         plain = self.strategy in ("auto", "ddp")
@@ -61,7 +67,7 @@ class Workers:
     """Sum of a tensor over ranks."""
 
     @staticmethod
-    def of(fabric: Fabric) -> "Workers":
+    def of(fabric: "Fabric") -> "Workers":
         """The workers of a launched Fabric."""
 
         def total(x: Tensor) -> Tensor:
@@ -72,20 +78,20 @@ class Workers:
         return Workers(fabric.device, fabric.global_rank, fabric.world_size, (lambda x: x) if alone else total)
 
 
-def least(fabric: Fabric, number: int) -> int:
+def least(fabric: "Fabric", number: int) -> int:
     """The smallest of the ranks' whole numbers; every rank must ask."""
     if fabric.world_size == 1:
         return number
     return int(torch.as_tensor(fabric.all_reduce(torch.tensor(number, device=fabric.device), reduce_op="min")))
 
 
-def anywhere(fabric: Fabric, fact: bool) -> bool:
+def anywhere(fabric: "Fabric", fact: bool) -> bool:
     """Whether something holds on any rank; every rank must ask."""
     return least(fabric, int(not fact)) == 0
 
 
 @contextmanager
-def lead_first(fabric: Fabric) -> Iterator[None]:
+def lead_first(fabric: "Fabric") -> Iterator[None]:
     """The first rank goes ahead and the others find what it cached.
 
     Unlike `fabric.rank_zero_first`, a rank that fails in here leaves nobody waiting.
