@@ -97,6 +97,7 @@ def test_the_demo_shows_a_plain_model_fall_and_a_hardened_one_hold(installed: Pa
         clean[name], chance[name] = attacked["scores"]["R@1"], attacked["settings"]["chance"]
         curve[name] = {r["settings"]["radius"]: r["scores"]["ES:R"] for r in found if r["name"] == "ES"}
         assert {"CA+", "CA-"} <= {r["name"] for r in found}
+        assert json.loads((tmp_path / "demo" / name / "run.json").read_text())["collapsed"] is False
     radii = sorted(curve["plain"])
     assert len(radii) == 5
     assert curve["madry"][radii[2]] >= curve["plain"][radii[2]] + 20
