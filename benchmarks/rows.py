@@ -21,6 +21,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from threading import Condition, Event, Lock
@@ -98,6 +99,13 @@ def _check_settings(row: Row, folder: RunFolder) -> None:
         )
 
 
+@dataclass(eq=False)
+class Place:
+    """That of one command on the machine, and whether another was ever beside it."""
+
+    is_shared: bool = False
+
+
 class Pool:
     """Processes that share a machine until the time is up."""
 
@@ -105,7 +113,7 @@ class Pool:
         self.home, self.ledger, self.until = home, ledger, until
         self.start, self.lock = time.monotonic(), Lock()
         self.trained: dict[str, Event] = {}
-        self.room, self.running, self.places = Condition(), 0, 1
+        self.room, self.inside, self.places = Condition(), list[Place](), 1
         home.mkdir(parents=True, exist_ok=True)
 
     def run(self, rows: Sequence[Row], width: int, others: Sequence[Row] = ()) -> list[bool]:
@@ -134,38 +142,41 @@ class Pool:
             if not self._has(source):
                 self.say(f"{row.name}: {source.name}, to climb on, is not trained")
                 return False
-        with self._place():
+        with self._place() as place:
             if self._is_over_for(command):
                 self.say(f"{row.name}: no time is left for {command[0]}")
                 return False
             begun, code = time.monotonic(), self.call(row, command)
             why = self._last_words(row) if code else ""
             self.say(f"{row.name}: {' '.join(command[:3])}: {time.monotonic() - begun:.0f} s, exit code {code}{why}")
-            if NO_MEMORY not in why or not self._closes_up():
+            if NO_MEMORY not in why or not self._closes_up(place):
                 return code == 0
         return self._step(row, _going_on(command))
 
     @contextmanager
-    def _place(self) -> Iterator[None]:
+    def _place(self) -> Iterator[Place]:
         """One of the places side by side, waited for where memory has left fewer than there are rows."""
+        place = Place()
         with self.room:
-            while self.running >= self.places and not self._is_over:
+            while len(self.inside) >= self.places and not self._is_over:
                 self.room.wait(LOOK)
-            self.running += 1
+            self.inside.append(place)
+            for each in self.inside:
+                each.is_shared |= len(self.inside) > 1
         try:
-            yield
+            yield place
         finally:
             with self.room:
-                self.running -= 1
+                self.inside.remove(place)
                 self.room.notify_all()
 
-    def _closes_up(self) -> bool:
-        """Go on with fewer side by side than have just been too many; False for one that had all memory to itself."""
+    def _closes_up(self, place: Place) -> bool:
+        """Go on with fewer side by side than were too many; False where all memory was one's own and did not do."""
         with self.room:
-            was, self.places = self.places, max(1, min(self.places, self.running) - 1)
-            if was > 1:
-                self.say(f"the memory is full with {self.running}: {self.places} at a time from here on")
-            return was > 1
+            if place.is_shared:
+                were, self.places = len(self.inside), max(1, min(self.places, len(self.inside)) - 1)
+                self.say(f"the memory is full with {were}: {self.places} at a time from here on")
+            return place.is_shared
 
     def call(self, row: Row, command: Sequence[str]) -> int:
         """The exit code of one command, whose output goes to `<folder>.log`; it is interrupted when the time is up."""

@@ -171,16 +171,16 @@ def crowded(rows: ModuleType, home: Path, room: int) -> Any:
     """A pool whose commands find no memory beside `room` others, as they would on a GPU; the most that ever ran."""
 
     class Crowded(rows.Pool):  # type: ignore[misc]
-        inside = most = 0
+        crowd = most = 0
 
         def call(self, row: Any, command: list[str]) -> int:
             with self.room:
-                self.inside += 1
-                self.most = max(self.most, self.inside)
-                full = self.inside > room
+                self.crowd += 1
+                self.most = max(self.most, self.crowd)
+                full = self.crowd > room
             time.sleep(0.3)  # so that the others begin beside it
             with self.room:
-                self.inside -= 1
+                self.crowd -= 1
             said = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 MiB" if full else "made"
             with self._log(row).open("a") as log:
                 log.write(f"$ robustmetric {' '.join(command)}\n{said}\n")
