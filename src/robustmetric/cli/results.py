@@ -125,10 +125,12 @@ def verify(
     """
     from dataclasses import asdict
 
+    from robustmetric.jobs.verify import check as look_up
     from robustmetric.jobs.verify import verify as job
 
     if model is not None and len(rows) > 1:
         raise InputError(f"--model {model} has the weights of one row, {len(rows)} are given; verify them one by one")
+    look_up(rows, attack or [])
     is_true = True
     for path in rows:
         found = job(path, model=model, queries=queries, attacks=attack, device=device)

@@ -47,10 +47,10 @@ def certify_retrieval(
         raise InputError(f"search {search!r} is not known{nearest(search, get_args(Search))}")
     certificate = SmoothedRetrieval(sigma, samples, search=cast(Search, search), seed=seed)
     radii = check_radii([share * sigma for share in SHARES] if radii is None else radii)
+    workers = Workers(device_of(device))
     target = find_target(name, data=data, out=out)
     if isinstance(target.model, Classifies):
         raise InputError(f"{name!r} is a classifier, which searches nothing; expected an encoder")
-    workers = Workers(device_of(device))
     context = records.context(describe(workers.device))
     _begin(target, context)
     arena = Arena.prepare(

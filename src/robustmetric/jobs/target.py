@@ -11,13 +11,13 @@ from torch import nn
 
 from robustmetric import recipe, records
 from robustmetric.attacks.suite import Suite
-from robustmetric.catalogue import CATALOGUE, NAMES
+from robustmetric.catalogue import NAMES
 from robustmetric.data.base import Dataset
 from robustmetric.data.folder import Folder
 from robustmetric.data.manifest import Manifest
 from robustmetric.data.protocols import Transform
 from robustmetric.data.transforms import CentreCrop, Identity
-from robustmetric.errors import InputError, nearest
+from robustmetric.errors import InputError
 from robustmetric.jobs import assemble
 from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.closing import closing
@@ -25,6 +25,7 @@ from robustmetric.jobs.clustering import check_search, is_clustering, run_any_su
 from robustmetric.jobs.ers import APART
 from robustmetric.jobs.evaluate import title
 from robustmetric.jobs.folder import RunFolder, save_arrays, summarise
+from robustmetric.jobs.named import refuse_unknown, refuse_unknown_data
 from robustmetric.jobs.pictures import Pictures
 from robustmetric.jobs.progress import say
 from robustmetric.jobs.suites import asking_for_surrogate, load_suite
@@ -81,6 +82,7 @@ def evaluate(
 
     `surrogate` is a run folder, for a suite's attacks that ask for one; `kmeans` replaces the recipe's.
     """
+    refuse_unknown(modes, search, kmeans, surrogate, hardware)
     # A suite that was named is read before the model and its data: a misspelt one costs nothing.
     named = load_suite(suite, radius, modes, surrogate) if suite else None
     target = find_target(name, data=data, out=out, skip_unreadable=skip_unreadable)
@@ -164,6 +166,8 @@ def _apart(record: Record) -> str:
 def find_target(name: str, *, data: str | None, out: Path | None, skip_unreadable: bool = False) -> Target:
     """A run folder, a recipe (its model as built, untrained or pretrained), or the dotted path of a model factory."""
     path, is_as_built = Path(name), False
+    if data is not None:
+        refuse_unknown_data(data)
     if path.is_dir():
         model, spec = assemble.load_run(path)
         home = path
@@ -223,14 +227,13 @@ def own_data(name: str, skip_unreadable: bool = False) -> tuple[Dataset, Transfo
     Every image of a folder is a query; nothing is held back for training. The view is a guess from the images' size.
     """
     path = Path(name)
+    refuse_unknown_data(name)
     if path.suffix == ".csv":
         dataset = Manifest(str(path), skip_unreadable=skip_unreadable).load()
     elif path.exists():
         dataset = Folder(str(path), test_share=1.0, skip_unreadable=skip_unreadable).load()
-    elif name in CATALOGUE["data"]:
-        dataset = _named_data(name, skip_unreadable)
     else:
-        raise InputError(f"--data {name!r} is no folder, no CSV file and no data set{nearest(name, CATALOGUE['data'])}")
+        dataset = _named_data(name, skip_unreadable)
     _check_classes(dataset, name)
     side = dataset.queries.inputs.shape[-1] if dataset.queries.inputs.dim() == 4 else 0
     return dataset, CentreCrop(224) if side == 256 else Identity()
