@@ -3,13 +3,18 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from robustmetric import recipe
 from robustmetric.attacks.modes import check_mode
-from robustmetric.catalogue import CATALOGUE
+from robustmetric.catalogue import CATALOGUE, NAMES
 from robustmetric.errors import InputError, nearest
 from robustmetric.jobs.arena import known_search
 from robustmetric.jobs.folder import RunFolder
 from robustmetric.jobs.workers import Hardware
 from robustmetric.numerics.kmeans import check_backend
+from robustmetric.recipe import Spec
+
+VIEWS = ("identity", "centre_crop", "aspect_centre_crop")
+"""What evaluated images may go through: of the transforms, those that draw nothing at random."""
 
 
 def refuse_unknown(
@@ -31,3 +36,16 @@ def refuse_unknown_data(name: str) -> None:
     path = Path(name)
     if path.suffix != ".csv" and not path.exists() and name not in CATALOGUE["data"]:
         raise InputError(f"--data {name!r} is no folder, no CSV file and no data set{nearest(name, CATALOGUE['data'])}")
+
+
+def view_of(text: str, model: str, *, is_own: bool) -> dict[str, Spec]:
+    """What images go through before a model of one's own, as a recipe has it: a name, or `{name: identity, ...}`."""
+    if not is_own:
+        raise InputError(f"--view {text} is for a model of your own; {model!r} has a recipe, which says what it sees")
+    value = recipe.parse(text)
+    spec = value if isinstance(value, dict) else {"name": value}
+    name = spec.get("name")
+    if name not in VIEWS and "." not in str(name):
+        raise InputError(f"--view {text!r} is not known{nearest(name, VIEWS)}")
+    recipe.look_over(spec, NAMES, f"--view {text}")
+    return spec
