@@ -27,7 +27,8 @@ from harness import RESULTS, save
 from masking_truth import subject_of, truth, usual_attack
 from masking_zoo import Exhibit, Zoo
 from robustmetric.diagnose.checks import overall
-from robustmetric.diagnose.masking import Masking, examine
+from robustmetric.diagnose.examine import examine
+from robustmetric.diagnose.masking import Masking
 from robustmetric.errors import InputError
 
 EFFORT = Masking(

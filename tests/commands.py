@@ -36,7 +36,8 @@ Command = Callable[..., Result]
 def environment(**changes: str) -> dict[str, str]:
     """The environment of a process of its own: one thread, our own parts importable, no data folder."""
     kept = {key: value for key, value in os.environ.items() if key != "ROBUSTMETRIC_DATA"}
-    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(PARTS), "COLUMNS": "120", **changes}
+    path = os.pathsep.join(filter(None, [str(PARTS), os.environ.get("PYTHONPATH")]))
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, "COLUMNS": "120", **changes}
 
 
 def start(folder: Path, *words: object) -> subprocess.Popen[str]:

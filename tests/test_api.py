@@ -139,7 +139,7 @@ def test_an_attack_runs_in_full_precision() -> None:
 
 
 def test_a_model_of_ours_is_taken_as_it_is() -> None:
-    from robustmetric.jobs.target import unit
+    from robustmetric.jobs.own import unit
     from robustmetric.models.ensemble import Ensemble
     from robustmetric.models.mahalanobis import Mahalanobis
 

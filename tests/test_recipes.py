@@ -39,6 +39,7 @@ def header(path: Path) -> list[str]:
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_part_of_a_recipe_builds_without_its_data(name: str) -> None:
     spec, where = resolve(name, [])
+    recipe.look_over(spec, NAMES, where)
     variables = {"classes": 10, "dim": 16}
     for key, kind in KINDS.items():
         assert isinstance(recipe.build(spec[key], NAMES, f"{where}.{key}", variables), kind), key

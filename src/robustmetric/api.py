@@ -20,9 +20,9 @@ from robustmetric.jobs import unpack
 from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.attacked import attack_batch
 from robustmetric.jobs.clustering import run_any_suite
+from robustmetric.jobs.own import unit
 from robustmetric.jobs.suites import load_suite
 from robustmetric.jobs.surrogate import find_surrogate
-from robustmetric.jobs.target import unit
 from robustmetric.jobs.workers import Workers, describe, full_precision
 from robustmetric.jobs.worst_case import dressed, fitted
 from robustmetric.models.classifier import Classifies

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from fractions import Fraction
 from pathlib import Path
 from types import NoneType
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args, get_origin
 
 import yaml
 
@@ -138,6 +138,20 @@ def build(spec: Spec, names: Mapping[str, str], where: str, variables: Mapping[s
     )
 
 
+def look_over(spec: Spec, names: Mapping[str, str], where: str) -> None:
+    """Refuse what `build` would, of names, keys and words, without building anything: before data are read."""
+    if isinstance(spec, list):
+        for place, part in enumerate(spec):
+            look_over(part, names, f"{where}[{place}]")
+    if not isinstance(spec, dict):
+        return
+    arguments = {key: value for key, value in spec.items() if key != "name"}
+    if "name" in spec:
+        check(find(spec["name"], names, where), arguments, where)
+    for key, value in arguments.items():
+        look_over(value, names, f"{where}.{key}")
+
+
 def call(constructor: Callable[..., Any], arguments: Mapping[str, Any], where: str) -> Any:
     """`constructor(**arguments)`; what it refuses is reported as a fault of the recipe at `where`."""
     declared = inspect.signature(constructor).parameters
@@ -199,7 +213,7 @@ def _closest(word: str, names: Collection[str], most: int = 8) -> str:
 
 
 def check(constructor: Callable[..., Any], arguments: Mapping[str, Any], where: str) -> None:
-    """Refuse a key the constructor does not take, or the lack of one it needs."""
+    """Refuse a key the constructor does not take, the lack of one it needs, and a word other than those it declares."""
     parameters = inspect.signature(constructor).parameters
     title = _title(constructor)
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
@@ -214,6 +228,11 @@ def check(constructor: Callable[..., Any], arguments: Mapping[str, Any], where: 
     ]
     if missing:
         raise InputError(f"{where}: {title} needs {', '.join(map(repr, missing))}")
+    for key, value in arguments.items():
+        declared = parameters[key].annotation
+        words = get_args(declared) if get_origin(declared) is Literal else ()
+        if words and isinstance(value, str) and not value.startswith("$") and value not in words:
+            raise InputError(f"{where}: {key} {value!r} is not known{nearest(value, map(str, words))}")
 
 
 def _title(constructor: Callable[..., Any]) -> str:

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from robustmetric.attacks.transfer import Surrogate
 from robustmetric.diagnose.checks import Verdict, overall
-from robustmetric.diagnose.masking import Examination, Masking, examine
+from robustmetric.diagnose.examine import examine
+from robustmetric.diagnose.masking import Examination, Masking
 from robustmetric.diagnose.subject import Subject, classifier_subject, retrieval_subject
 from robustmetric.errors import InputError
 from robustmetric.perturb.ball import Ball

@@ -20,6 +20,7 @@ from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.climbs import AT_MOST, Climbs
 from robustmetric.jobs.ers import Store, batch_weights
 from robustmetric.jobs.evaluate import measure_trial, run_suite
+from robustmetric.jobs.folder import beside
 from robustmetric.jobs.suites import load_suite
 from robustmetric.jobs.workers import Workers
 from robustmetric.metrics.robustness import SUB_SCORES, bootstrap, ers, ers_per_query
@@ -194,7 +195,7 @@ def test_without_the_scores_per_query_ers_has_no_interval(
     before = written(tmp_path / "results.jsonl", islice(run_suite(arena, suite, 0, {}, folder=folder), 2 * TRIALS))
     finished = {record.key: record for record in before}
     assert len(list(folder.iterdir())) == 2 * TRIALS, "clean, and all attacks but the last"
-    file = Store._path(folder, next(r for r in before if r.settings.get("mode") == "fixed"))
+    file = beside(folder, next(r for r in before if r.settings.get("mode") == "fixed"))
     intact = file.read_bytes()
     # Not kept, damaged, of other queries.
     for spoil in (

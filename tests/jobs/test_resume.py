@@ -21,6 +21,11 @@ def test_what_a_record_knows_beyond_what_is_asked_does_no_harm() -> None:
     assert not is_same(of(), Record("attack", "CW", {}, of().settings)) and not is_same(of(), of(radius=0.2))
 
 
+def test_what_was_sought_in_tf32_is_not_taken_for_what_is_sought_in_fp32() -> None:
+    assert find(of(), {"quick": of(search="tf32")}) is None
+    assert find(of(search="tf32"), {"exact": of()}) is None
+
+
 def test_the_newest_of_several_is_found() -> None:
     done = {"a": of(chance=1.0), "b": of(chance=2.0), "c": of(rounded=False)}
     assert find(of(), done) is done["b"] and find(of(radius=0.3), done) is None

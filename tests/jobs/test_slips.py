@@ -1,5 +1,6 @@
 """Slips of somebody who has read the README once: each is told in one line, before anything slow."""
 
+import json
 import os
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from robustmetric.jobs.train import progress_note
 
 ROOT = Path(__file__).parents[2]
 ROW = ROOT / "results/tabular/digits-arml-seed0.json"
+BIRDS = ROOT / "results/cub/cub-mobilenet_v2-act-eta8-short-seed0.json"
 OWN = """
 import torch
 def broken():
@@ -61,6 +63,46 @@ def own(tmp_path: Path) -> str:
 )
 def test_each_slip_is_told_in_one_line(words: list[object], said: str, command: Command) -> None:
     assert said in command(*words).error
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["verify", BIRDS, "--attack", "GTMM"], "'GTMM' is no attack of ers224; did you mean 'GTM'? (CA+, CA-, "),
+        (["verify", BIRDS, "--attack", "ESS", "--model", "nowhere"], "'ESS' is no attack of ers224"),
+        (["verify", BIRDS, "--device", "tpu"], "this hardware cannot be had (accelerator 'tpu'"),
+        (
+            ["train", "cub/act", "defence.attack.name=pdg"],
+            "act.yaml.defence.attack: 'pdg' is not a known name; did you",
+        ),
+        (["train", "cub/act", "defence.attack.stps=4"], "'stps' is not a setting of PGD; did you mean 'steps'?"),
+        (["train", "cub/act", "defence.attack.ball.norm=l3"], "norm 'l3' is not known; (l2, linf)"),
+        (["train", "cub/act", "on_collapse=stp"], "on_collapse 'stp' is not known; did you mean 'stop'?"),
+        (["sweep", "cub/act", "defence.attack.name=pgd,pdg"], "'pdg' is not a known name; did you mean 'pgd'?"),
+        (["sweep", "cub/act", "seed=0,1", "--accelerator", "tpu"], "this hardware cannot be had (accelerator 'tpu'"),
+        (["evaluate", "cub/act", "--mode", "fixd"], "mode 'fixd' is not known; did you mean 'fixed'?"),
+        (["evaluate", "cub/act", "ers224", "--search", "tf23"], "search 'tf23' is not known; did you mean 'tf32'?"),
+        (["evaluate", "cub/act", "clustering", "--kmeans", "fais"], "'fais' is not known; expected 'torch' or 'faiss'"),
+        (["evaluate", "cub/act", "transfer", "--surrogate", "nowhere"], "nowhere is not a run folder"),
+        (["evaluate", "cub/act", "ers224", "--accelerator", "tpu"], "this hardware cannot be had (accelerator 'tpu'"),
+        (["evaluate", "cub/act", "--data", "digts"], "no CSV file and no data set; did you mean 'digits'?"),
+        (["certify", "cub/act", "--device", "tpu"], "device 'tpu' cannot be used"),
+    ],
+)
+def test_a_misspelt_name_is_told_before_data_or_weights_are_asked_for(
+    words: list[object], said: str, command: Command
+) -> None:
+    assert said in command(*words).error
+
+
+def test_a_name_that_one_of_several_rows_lacks_is_told_before_the_first_is_measured(
+    command: Command, tmp_path: Path
+) -> None:
+    row = json.loads(BIRDS.read_text())
+    short = tmp_path / BIRDS.name
+    short.write_text(json.dumps({**row, "command": row["command"].replace("ers224", "ers_sketch224")}))
+    error = command("verify", BIRDS, short, "--attack", "TMA").error
+    assert "'TMA' is no attack of ers_sketch224; " in error and "(ES, GTM)" in error
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from commands import Command
 from robustmetric import records
 from robustmetric.data.base import Dataset
 from robustmetric.data.transforms import CentreCrop
-from robustmetric.jobs.target import evaluate, find_target, own_data
+from robustmetric.jobs.own import own_data
+from robustmetric.jobs.target import evaluate, find_target
 
 Pictures = Callable[..., Path]
 

@@ -34,10 +34,10 @@ def test_a_class_with_one_image_is_fitted_only() -> None:
     assert linear_probe(z, torch.tensor([0, 0, 0, 1, 1])) == 1
 
 
-@pytest.mark.parametrize("noise", [0.3, 1.0, 2.0])
+@pytest.mark.parametrize(("noise", "dim"), [(0.3, 8), (1.0, 8), (2.0, 8), (4.0, 300)])
 @pytest.mark.parametrize("ridge", [1e-3, 1.0])
-def test_it_equals_ridge_regression_of_scikit_learn(noise: float, ridge: float) -> None:
-    z, labels = clouds(noise=noise)
+def test_it_equals_ridge_regression_of_scikit_learn(noise: float, dim: int, ridge: float) -> None:
+    z, labels = clouds(noise=noise, dim=dim)
     # Classes come round in turn, so the 1st, 3rd, ... of each are every other round.
     fitted = torch.arange(len(z)) // 5 % 2 == 0
     x = z.double()
@@ -73,6 +73,12 @@ def test_a_collapsed_encoder_and_more_dimensions_than_images_give_numbers(ridge:
     labels = torch.arange(4).repeat(6)
     assert linear_probe(torch.ones(24, 8), labels, ridge=ridge) == 0.25
     assert linear_probe(torch.eye(4).repeat(6, 16), labels, ridge=ridge) == 1
+
+
+def test_an_embedding_as_long_as_an_image_takes_no_table_of_its_dimensions() -> None:
+    # 150,528 x 150,528 numbers would be 169 GiB.
+    labels = torch.arange(4).repeat(3)
+    assert linear_probe(torch.eye(4).repeat(3, 3 * 224 * 224 // 4), labels) == 1
 
 
 def test_what_cannot_be_probed_is_refused() -> None:

@@ -21,6 +21,13 @@ Provable = Annotated[
     str, typer.Argument(metavar="RECIPE|RUN|MODEL", help="A recipe with a learner, a trained run, or an encoder.")
 ]
 OtherData = Annotated[str | None, typer.Option(help="Other data: class folders, a zip, a CSV manifest, or a name.")]
+View = Annotated[
+    str | None,
+    typer.Option(
+        help="Before a model of your own: centre_crop (of images squashed to 256 x 256; the default for folders), "
+        "aspect_centre_crop (shorter side to 256, nothing squashed) or identity."
+    ),
+]
 Surrogate = Annotated[
     str | None, typer.Option(metavar="RUN", help="The attacker's own model, for attacks that are transferred.")
 ]
@@ -61,7 +68,7 @@ def train(
         from robustmetric.jobs import train as job
         from robustmetric.jobs.hurry import hurry
         from robustmetric.jobs.origin import differing
-        from robustmetric.jobs.target import skipping
+        from robustmetric.jobs.own import skipping
         from robustmetric.jobs.workers import Hardware, leads
 
     if skip_unreadable:
@@ -128,6 +135,7 @@ def evaluate(
     target: Target,
     suite: Annotated[str | None, typer.Argument(help="Attacks by suite name or file; default: the recipe's.")] = None,
     data: OtherData = None,
+    view: View = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Where results go; default: the run folder.")] = None,
     radius: Annotated[str | None, typer.Option(help="One radius for every attack: 8/255.")] = None,
     mode: Annotated[list[str] | None, typer.Option(help="fixed, compat; default: as the suite says.")] = None,
@@ -168,6 +176,7 @@ def evaluate(
             fast=fast,
             search=search,
             skip_unreadable=skip_unreadable,
+            view=view,
             surrogate=surrogate,
             kmeans=kmeans,
             hardware=Hardware(accelerator, devices, nodes),
@@ -197,6 +206,7 @@ def certify(
     data: Annotated[
         str | None, typer.Option(help="Other data: of a learner a table, .csv or .npz; of an encoder as in evaluate.")
     ] = None,
+    view: View = None,
     seed: Annotated[int | None, typer.Option(help="Of an encoder: seed of queries and noise (0).")] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print the records as JSON lines.")] = False,
@@ -214,7 +224,7 @@ def certify(
         from robustmetric.jobs.certify_retrieval import certify_retrieval as of_encoder
 
     learner = recipe_of(target, out)
-    of_encoders = {"sigma": sigma, "samples": samples, "search": search, "seed": seed}
+    of_encoders = {"sigma": sigma, "samples": samples, "search": search, "view": view, "seed": seed}
     given = {key: value for key, value in of_encoders.items() if value is not None}
     with going_on():
         if learner is not None:

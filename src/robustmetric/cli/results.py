@@ -42,7 +42,7 @@ def ledger(
     """Turn evaluated runs into rows of the ledger, one JSON file each, or print a table or draw a figure of them.
 
     Example: [bold]robustmetric ledger runs/cub-mobilenet_v2-act-seed0 -o results/cub[/bold]
-    [bold]robustmetric ledger --figure results/cifar10 -o figures[/bold]
+    [bold]robustmetric ledger --figure results/cub -o figures[/bold]
     """
     if figure is not None and not runs and table is None and out is not None:
         from robustmetric.report.figures import draw_figures
@@ -116,19 +116,24 @@ def verify(
 ) -> None:
     """Measure rows of the ledger again, from their weights, and say which numbers agree; exit code 1 if one does not.
 
-    A number agrees if it lies within 0.5 points (k-means scores: 2; rates under attack from a copy in half precision:
-    2) of the one found or, of a sample, of its 99.9 % interval over queries: binomial or by bootstrap; a verdict on
-    masking, if it is the same word. Clustering and masking need all queries. Rows of certify are fitted, certified
-    and attacked anew. What was not measured is listed.
+    A number agrees if it lies within 0.5 points of the one found, or 2 (k-means; attacks on a copy in half precision).
+
+    Of a sample: within its 99.9 % interval over queries, binomial or by bootstrap. A verdict agrees if the word does.
+
+    Clustering and masking need all queries; rows of certify are fitted, certified and attacked anew.
+
+    What was not measured is listed.
 
     Example: [bold]robustmetric verify results/cub/cub-mobilenet_v2-act-eta8-short-seed0.json --queries 32[/bold]
     """
     from dataclasses import asdict
 
+    from robustmetric.jobs.verify import check as look_up
     from robustmetric.jobs.verify import verify as job
 
     if model is not None and len(rows) > 1:
         raise InputError(f"--model {model} has the weights of one row, {len(rows)} are given; verify them one by one")
+    look_up(rows, attack or [])
     is_true = True
     for path in rows:
         found = job(path, model=model, queries=queries, attacks=attack, device=device)

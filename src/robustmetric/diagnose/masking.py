@@ -1,38 +1,26 @@
 """Masking diagnostics: is what an attack left standing robustness, or only hidden from this attack?
 
 The four perspectives of the feature-scattering rebuttal (transfer, restarts, loss curves, gradient-free search) and the
-checks that later work asks for. Each measurement here is judged by a pure function of `checks.py`.
+checks that later work asks for. Here is what a suite says of them and how one attack on the subject is run and read;
+the checks themselves are in `examine.py`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from robustmetric.attacks.base import Attack, Engine, Scores, Targets, run
 from robustmetric.attacks.margin import WON
 from robustmetric.attacks.transfer import Surrogate, transfer
-from robustmetric.diagnose import checks
-from robustmetric.diagnose.binarisation import find_planted
-from robustmetric.diagnose.checks import Survived, Verdict
-from robustmetric.diagnose.randomised import FixedDraw, apart
-from robustmetric.diagnose.subject import Attached, Decision, Recorder, Subject
-from robustmetric.diagnose.thresholds import STRANGE
+from robustmetric.diagnose.checks import Survived
+from robustmetric.diagnose.subject import Attached, Recorder, Subject
 from robustmetric.errors import InputError
-from robustmetric.perturb.apgd import APGD
-from robustmetric.perturb.expectation import Expectation
-from robustmetric.perturb.gradient_free import Square
-from robustmetric.perturb.hard_label import RayS
-from robustmetric.perturb.pgd import PGD, frozen, value_and_gradient
-from robustmetric.types import Batch, Embed, Embeddings, Gallery, Inputs
-
-WIDEST = 128 / 255
-"""The radius at which nothing may be left but chance."""
-TRIES = 20
-"""Random points that a planted example must not be found by."""
+from robustmetric.perturb.pgd import PGD, frozen
+from robustmetric.types import Batch, Embeddings, Gallery, Inputs
 
 
 @dataclass(frozen=True)
@@ -76,7 +64,7 @@ class Masking:
         return {}
 
     def value(self, z: Embeddings, targets: Targets, gallery: Gallery) -> Tensor:
-        raise InputError("masking is no attack to climb but many; expected it to be run by diagnose.masking.examine")
+        raise InputError("masking is no attack to climb but many; expected it to be run by diagnose.examine")
 
     def score(self, z: Embeddings, targets: Targets, batch: Batch, gallery: Gallery) -> Scores:
         return {}
@@ -147,149 +135,8 @@ class Examination:
         return recorder
 
 
-def examine(
-    subject: Subject, engine: PGD, effort: Masking | None = None, generator: torch.Generator | None = None
-) -> Iterator[Verdict]:
-    """Every check in turn."""
-    if engine.ball.radius <= 0:
-        raise InputError("a ball of radius 0 holds nothing to find; expected a radius > 0, such as 8/255")
-    if engine.ball.norm != "linf":
-        raise InputError(f"the checks are of pixels changed one by one, not {engine.ball.norm}; expected norm: linf")
-    effort = effort or Masking()
-    subject = attached(subject)
-    distance = apart(subject)
-    is_random = distance > STRANGE
-    this = Examination(subject, engine, effort, generator)
-    if is_random:
-        yield checks.randomness(distance, *_through_the_mean(replace(this, votes=effort.votes)))
-        # The rest is about gradients, not about chance: of the function that one draw makes of the model.
-        subject = replace(subject, model=FixedDraw(subject.model), view="exact", features=None)
-        this = replace(this, subject=subject, goal=None)
-    else:
-        yield checks.randomness(distance)
-    yield from _function(this, by_decisions=not is_random)
-
-
-def _function(this: Examination, *, by_decisions: bool) -> Iterator[Verdict]:
-    """The checks of a model that is a function; the last is over all that the others ran at the usual radius."""
-    subject, ball, queries = this.subject, this.engine.ball, this.effort.queries
-    runs = _usual_runs(this, this.effort.restarts)
-    white, left = runs.all(dim=0), dict[str, Survived]()
-    yield checks.zero_gradients(_gradients(this), white)
-    yield checks.restarts(runs)
-    yield checks.loss_curves(_loss_curves(this))
-    verdict, left["step sizes"] = _step_sizes(this)
-    yield verdict
-    by_loss = _by_loss(this, white)
-    left["losses"] = _worst(by_loss)
-    yield checks.loss_against_margin("usual", by_loss)
-    yield checks.radius_sweep(*_radii(this), chance=subject.chance)
-    verdict, left["steps"] = _steps(this)
-    yield verdict
-    yield checks.binarisation(*_planted(this))
-    if subject.surrogates:
-        transferred = _transferred(this)
-        left["transfer"] = _worst(transferred)
-        yield checks.black_box(white, transferred)
-    left["Square"] = this.survived(subject.margin, Square(ball, queries, goal=this.goal))
-    yield checks.gradient_free(white, {"Square": left["Square"]})
-    if by_decisions:
-        left["RayS"] = this.survived(Decision(subject.right), RayS(ball, queries))
-        yield checks.hard_label(white, {"RayS": left["RayS"]})
-    yield checks.worst_case(runs, left)
-
-
 def attached(subject: Subject) -> Subject:
     """The subject as it is, or, where its answers have no gradient at all, with one that is zero."""
     with frozen(subject.model, subject.view) as embed, torch.enable_grad():
         has_gradient = embed(subject.batch.inputs[:1].detach().requires_grad_()).requires_grad
     return subject if has_gradient else replace(subject, model=Attached(subject.model), features=None, view="exact")
-
-
-def _usual_runs(this: Examination, times: int) -> Bool[Tensor, "runs images"]:
-    return torch.stack([this.survived(this.subject.loss, this.usual()) for _ in range(times)])
-
-
-def _through_the_mean(this: Examination) -> tuple[Answered, Float[Tensor, "climbs images"]]:
-    """Right answers after the usual attack on single draws, and after each of four climbs of the mean of several: of
-    either loss, in smaller steps and in those that APGD sets, each twice as long as the usual attack."""
-    subject, ball, steps = this.subject, this.engine.ball, 2 * this.engine.steps
-    means = [Expectation(ball, inner, this.effort.draws) for inner in (this.usual(steps, size=0.5), APGD(ball, steps))]
-    averaged = [this.answered(loss, mean) for mean in means for loss in (subject.loss, subject.margin)]
-    return this.answered(subject.loss, this.usual()), torch.stack(averaged)
-
-
-def _gradients(this: Examination) -> Float[Tensor, "images *shape"]:
-    """Of the usual loss at the clean images."""
-    subject = this.subject
-    with frozen(subject.model, subject.view) as embed:
-        return torch.cat([_gradient(subject, embed, batch, this.generator) for batch in subject.batches()])
-
-
-def _gradient(subject: Subject, embed: Embed, batch: Batch, generator: torch.Generator | None) -> Tensor:
-    with torch.no_grad():
-        targets = subject.loss.choose(embed(batch.inputs), batch, subject.gallery, generator)
-    return value_and_gradient(lambda x: subject.loss.value(embed(x), targets, subject.gallery), batch.inputs)[1]
-
-
-def _loss_curves(this: Examination) -> Float[Tensor, "starts steps images"]:
-    engine = this.usual(this.effort.start_steps)
-    return torch.stack([this.recorded(engine).values for _ in range(this.effort.starts)])
-
-
-def _step_sizes(this: Examination) -> tuple[Verdict, Survived]:
-    sizes = list(this.effort.sizes)
-    found = {size: this.survived(this.subject.loss, this.usual(size=size)) for size in sizes}
-    scores = [_percent(found[size]) for size in sizes]
-    verdict = checks.step_size([size * this.engine.step_size for size in sizes], scores, usual=sizes.index(1.0))
-    return verdict, _worst(found)
-
-
-def _by_loss(this: Examination, white: Survived) -> dict[str, Survived]:
-    """By the usual attack with its restarts, the other losses, and APGD: all of them against as many restarts."""
-    losses = {"margin": this.subject.margin, **this.subject.others}
-    found = {"usual": white, **{name: this.survived(loss, this.usual()) for name, loss in losses.items()}}
-    careful = APGD(this.engine.ball, this.effort.apgd_steps)
-    for name, loss in {"usual": this.subject.loss, **this.subject.others}.items():
-        found[f"{name}, APGD"] = this.survived(loss, careful)
-    return found
-
-
-def _radii(this: Examination) -> tuple[list[float], list[float]]:
-    """Doubled up to the widest."""
-    radii = [this.engine.ball.radius / 2]
-    while radii[-1] < WIDEST:
-        radii.append(min(2 * radii[-1], WIDEST))
-    scores = [_percent(this.survived(this.subject.loss, this.usual(radius=radius))) for radius in radii]
-    return radii, scores
-
-
-def _steps(this: Examination) -> tuple[Verdict, Survived]:
-    counts = list(this.effort.counts)
-    right = this.recorded(this.usual(counts[-1])).is_right
-    # Row k is the image after k steps; lost once is lost.
-    still = right.int().cummin(dim=0).values.bool()
-    return checks.steps(counts, [_percent(still[count]) for count in counts], usual=this.engine.steps), still[-1]
-
-
-def _planted(this: Examination) -> tuple[Tensor, Tensor]:
-    """A readout of features is climbed as it is: a view would be of the whole model."""
-    subject = this.subject
-    features = subject.model if subject.features is None else subject.features
-    found = [find_planted(features, batch, this.usual(), this.generator, tries=TRIES) for batch in subject.batches()]
-    return torch.cat([by for by, _ in found]), torch.cat([chance for _, chance in found])
-
-
-def _transferred(this: Examination) -> dict[str, Survived]:
-    loss = this.subject.loss
-    sources = this.subject.surrogates.items()
-    return {name: this.transferred(source, loss, this.usual()) > HALF for name, source in sources}
-
-
-def _worst(found: Mapping[Any, Survived]) -> Survived:
-    """Per image, over all that was found."""
-    return torch.stack(list(found.values())).all(dim=0)
-
-
-def _percent(flags: Survived) -> float:
-    return 100 * int(flags.sum()) / max(len(flags), 1)

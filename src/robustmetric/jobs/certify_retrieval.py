@@ -32,6 +32,7 @@ def certify_retrieval(
     samples: int = 10_000,
     search: str = "mean",
     data: str | None = None,
+    view: str | None = None,
     out: Path | None = None,
     queries: int | None = None,
     radii: Sequence[float] | None = None,
@@ -47,10 +48,10 @@ def certify_retrieval(
         raise InputError(f"search {search!r} is not known{nearest(search, get_args(Search))}")
     certificate = SmoothedRetrieval(sigma, samples, search=cast(Search, search), seed=seed)
     radii = check_radii([share * sigma for share in SHARES] if radii is None else radii)
-    target = find_target(name, data=data, out=out)
+    workers = Workers(device_of(device))
+    target = find_target(name, data=data, out=out, view=view)
     if isinstance(target.model, Classifies):
         raise InputError(f"{name!r} is a classifier, which searches nothing; expected an encoder")
-    workers = Workers(device_of(device))
     context = records.context(describe(workers.device))
     _begin(target, context)
     arena = Arena.prepare(

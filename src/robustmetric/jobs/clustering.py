@@ -65,7 +65,8 @@ def run_any_suite(
     `folder` is that of the run.
     """
     if is_masking(suite):
-        for record in run_masking(arena, suite, seed, context, settings, finished):
+        kept = None if folder is None else folder / "masking"
+        for record in run_masking(arena, suite, seed, context, settings, finished, kept):
             yield record, None
         return
     if not is_clustering(suite):

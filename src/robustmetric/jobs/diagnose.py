@@ -4,7 +4,8 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -15,11 +16,14 @@ from robustmetric.attacks.feature_match import Featured
 from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.attacks.transfer import Surrogate, Transfer
 from robustmetric.diagnose.checks import Verdict, overall
-from robustmetric.diagnose.masking import Masking, examine
+from robustmetric.diagnose.examine import Ended, go_on
+from robustmetric.diagnose.masking import Masking
 from robustmetric.diagnose.subject import Subject, classifier_subject, retrieval_subject
 from robustmetric.errors import InputError
 from robustmetric.jobs.arena import Arena, as_bytes
+from robustmetric.jobs.checked import keep, recall, recorded
 from robustmetric.jobs.evaluate import chance_of
+from robustmetric.jobs.resume import find
 from robustmetric.jobs.surrogate import find_surrogate, surrogate_settings
 from robustmetric.jobs.workers import full_precision
 from robustmetric.models.classifier import Classifies
@@ -45,18 +49,23 @@ def run_masking(
     context: Mapping[str, Any],
     settings: Mapping[str, Any] | None = None,
     finished: Mapping[str, Record] | None = None,
+    folder: Path | None = None,
 ) -> Iterator[Record]:
-    """Every check of every trial as it ends, then what they say together; a trial with that last record is not run."""
+    """Every check of every trial as it ends, then what they say together; what is in `finished` is not run again.
+
+    In `folder` is kept what a check leaves for the others: without it, a trial that was cut begins anew.
+    """
     if arena.workers.ranks > 1:
         raise InputError(f"the checks are run by one process, not {arena.workers.ranks}; expected --devices 1")
     if arena.fast:
         raise InputError("bfloat16 hides gradients by itself; expected the masking suite without --fast")
+    done = finished or {}
     for trial in suite.runs():
         described = {"suite": suite.name, **(settings or {}), **trial.settings(), **arena.settings()}
         described |= _surrogates_settings(trial)
-        expected = Record(KIND, "verdict", {}, {**described, "trial": trial.label}, seed=seed)
-        if expected.key not in (finished or {}):
-            yield from _diagnose(arena, trial, expected, context)
+        last = Record(KIND, "verdict", {}, {**described, "trial": trial.label}, seed=seed, context=dict(context))
+        if find(last, done) is None:
+            yield from _diagnose(arena, trial, last, done, folder)
 
 
 @contextmanager
@@ -67,42 +76,50 @@ def _apart(device: torch.device, seed: int) -> Iterator[None]:
         yield
 
 
-def _verdicts(arena: Arena, trial: Trial, seed: int) -> Iterator[tuple[Verdict, int]]:
+def _verdicts(
+    arena: Arena, trial: Trial, seed: int, source: torch.Generator, done: Mapping[str, Ended]
+) -> Iterator[tuple[Ended, int]]:
     masking, engine = trial.attack, trial.engine
     if not isinstance(masking, Masking) or not isinstance(engine, PGD):
         raise InputError(f"trial {trial.label!r}: {masking!r} with {engine!r}; expected masking with the engine pgd")
     device = arena.workers.device
     with _apart(device, seed):
         subject = subject_of(arena, masking, trial)
-    verdicts = examine(subject, engine, masking, generator(device, seed, 8))
+    checks = go_on(subject, engine, masking, source, done)
     for place in itertools.count():
         # Around each step of the generator: held open across a yield, it would be the caller's state too.
         with _apart(device, seed + place):
-            verdict = next(verdicts, None)
-        if verdict is None:
+            ended = next(checks, None)
+        if ended is None:
             return
-        yield verdict, len(subject.batch)
+        yield ended, len(subject.batch)
 
 
-def _diagnose(arena: Arena, trial: Trial, last: Record, context: Mapping[str, Any]) -> Iterator[Record]:
-    found: list[Verdict] = []
-    began = before = time.monotonic()
-    for verdict, count in _verdicts(arena, trial, last.seed):
-        found.append(verdict)
-        now = time.monotonic()
-        notes: dict[str, Any] = {"verdict": verdict.verdict, "said": verdict.said}
-        notes |= {"curve": asdict(verdict.curve)} if verdict.curve is not None else {}
-        yield replace(
-            last, name=verdict.name, scores=verdict.numbers, count=count, seconds=now - before,
-            context={**context, **notes},
-        )  # fmt: skip
-        before = now
+def _diagnose(
+    arena: Arena, trial: Trial, last: Record, done: Mapping[str, Record], folder: Path | None
+) -> Iterator[Record]:
+    source = generator(arena.workers.device, last.seed, 8)
+    known = {} if folder is None else recall(folder, last, done, source)
+    found: list[tuple[Record, Verdict]] = []
+    before = time.monotonic()
+    for ended, count in _verdicts(arena, trial, last.seed, source, {name: one for name, (_, one) in known.items()}):
+        name = ended.verdict.name
+        if name in known:
+            record = known[name][0]
+        else:
+            record = recorded(last, ended, count, time.monotonic() - before)
+            if folder is not None:
+                keep(folder, record, ended)
+            yield record
+        found.append((record, ended.verdict))
+        before = time.monotonic()
+    words = {verdict.name: verdict.verdict for _, verdict in found}
     yield replace(
         last,
-        scores={word: float(sum(v.verdict == word for v in found)) for word in ("pass", "unclear", "fail")},
+        scores={word: float(sum(said == word for said in words.values())) for word in ("pass", "unclear", "fail")},
         count=count,
-        seconds=time.monotonic() - began,
-        context={**context, "verdict": overall(found), "checks": {v.name: v.verdict for v in found}},
+        seconds=sum(record.seconds for record, _ in found),
+        context={**last.context, "verdict": overall([verdict for _, verdict in found]), "checks": words},
     )
 
 

@@ -1,6 +1,5 @@
 """ERS at the end of ten attacks: their scores per query, kept also across a resume, and the record they make."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor
 
 from robustmetric.attacks.suite import Trial
-from robustmetric.jobs.folder import load_arrays, save_arrays
+from robustmetric.jobs.folder import beside, load_arrays, save_arrays
 from robustmetric.metrics.robustness import SUB_SCORES, bootstrap, ers, ers_per_query
 from robustmetric.records import Record
 
@@ -33,22 +32,18 @@ class Store:
         self._kept[record.key] = values
         if self.folder is None or not self.writes:
             return
-        save_arrays(self._path(self.folder, record), {name: value.float().numpy() for name, value in values.items()})
+        save_arrays(beside(self.folder, record), {name: value.float().numpy() for name, value in values.items()})
 
     def of(self, record: Record) -> PerQuery | None:
         """What was kept of a record; nothing where its file is gone or damaged."""
         if record.key in self._kept or self.folder is None:
             return self._kept.get(record.key)
-        arrays = load_arrays(self._path(self.folder, record))
+        arrays = load_arrays(beside(self.folder, record))
         if arrays is None:
             return None
         values = {name: torch.from_numpy(array) for name, array in arrays.items()}
         whole = set(values) <= set(record.scores) and all(v.shape == (record.count,) for v in values.values())
         return values if whole else None
-
-    @staticmethod
-    def _path(folder: Path, record: Record) -> Path:
-        return folder / f"{hashlib.sha256(record.key.encode()).hexdigest()[:16]}.npz"
 
 
 def batch_weights(count: int, batch: int) -> Tensor:

@@ -147,6 +147,11 @@ def load_arrays(path: Path) -> dict[str, npt.NDArray[Any]] | None:
         return None
 
 
+def beside(folder: Path, record: records.Record) -> Path:
+    """The file of the arrays that a record was made of."""
+    return folder / f"{hashlib.sha256(record.key.encode()).hexdigest()[:16]}.npz"
+
+
 def digest(*arrays: npt.NDArray[Any]) -> str:
     """16 hex digits of a SHA-256 of their shapes and bytes."""
     found = hashlib.sha256()

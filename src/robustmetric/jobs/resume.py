@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from robustmetric.records import Record
 
-UNUSUAL = ("repeats", "rounded", "standing", "standing_rows", "surrogate_weights", "randomised")
+UNUSUAL = ("repeats", "rounded", "standing", "standing_rows", "surrogate_weights", "randomised", "search")
 """Settings that are written only where they are not the usual: without one, a record is of other work than with it."""
 
 

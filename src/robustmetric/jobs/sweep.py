@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from robustmetric import recipe
+from robustmetric.catalogue import NAMES
 from robustmetric.errors import InputError
 from robustmetric.jobs import assemble
 from robustmetric.jobs.clustering import check_search
@@ -44,6 +46,9 @@ def sweep(
         check_search(load_suite(suite), search)
     elif queries is not None or search != "fp32":
         raise InputError("--queries and --search are of an evaluation; expected --evaluate SUITE with them")
+    hardware.check()
+    for one in runs.values():
+        recipe.look_over(assemble.resolve(name, one.overrides)[0], NAMES, where)
     for folder, one in runs.items():
         _check(name, one, folder)
     say(f"{home}: {len(runs)} runs of {name}, {sum(map(is_finished, runs))} finished before")

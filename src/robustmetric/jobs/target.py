@@ -1,23 +1,18 @@
 """What `evaluate` is pointed at: a run folder, a recipe, or a model of one's own with data of one's own."""
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from torch import nn
 
 from robustmetric import recipe, records
 from robustmetric.attacks.suite import Suite
-from robustmetric.catalogue import CATALOGUE, NAMES
 from robustmetric.data.base import Dataset
-from robustmetric.data.folder import Folder
-from robustmetric.data.manifest import Manifest
 from robustmetric.data.protocols import Transform
-from robustmetric.data.transforms import CentreCrop, Identity
-from robustmetric.errors import InputError, nearest
+from robustmetric.errors import InputError
 from robustmetric.jobs import assemble
 from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.closing import closing
@@ -25,14 +20,12 @@ from robustmetric.jobs.clustering import check_search, is_clustering, run_any_su
 from robustmetric.jobs.ers import APART
 from robustmetric.jobs.evaluate import title
 from robustmetric.jobs.folder import RunFolder, save_arrays, summarise
+from robustmetric.jobs.named import refuse_unknown, refuse_unknown_data, view_of
+from robustmetric.jobs.own import OWN_MODEL, own_data, own_model, skipping
 from robustmetric.jobs.pictures import Pictures
 from robustmetric.jobs.progress import say
 from robustmetric.jobs.suites import asking_for_surrogate, load_suite
 from robustmetric.jobs.workers import Hardware, Workers, describe
-from robustmetric.models.classifier import Classifies
-from robustmetric.models.encoder import Encoder
-from robustmetric.models.ensemble import Ensemble
-from robustmetric.models.mahalanobis import Mahalanobis
 from robustmetric.numerics.kmeans import Backend, check_backend
 from robustmetric.recipe import Spec
 from robustmetric.records import Record
@@ -73,17 +66,20 @@ def evaluate(
     fast: bool = False,
     search: str = "fp32",
     skip_unreadable: bool = False,
+    view: str | None = None,
     surrogate: str | None = None,
     kmeans: str | None = None,
     hardware: Hardware = Hardware(),  # noqa: B008  # frozen
 ) -> list[Record]:
     """Run a suite; each record is written as it comes, and what is already there is not run again.
 
-    `surrogate` is a run folder, for a suite's attacks that ask for one; `kmeans` replaces the recipe's.
+    `view` is for a model of one's own (`find_target`); `surrogate` is a run folder, for a suite's attacks that ask for
+    one; `kmeans` replaces the recipe's.
     """
+    refuse_unknown(modes, search, kmeans, surrogate, hardware)
     # A suite that was named is read before the model and its data: a misspelt one costs nothing.
     named = load_suite(suite, radius, modes, surrogate) if suite else None
-    target = find_target(name, data=data, out=out, skip_unreadable=skip_unreadable)
+    target = find_target(name, data=data, out=out, skip_unreadable=skip_unreadable, view=view)
     suite = suite or str(target.spec.get("suite", "ers224"))
     chosen = named or load_suite(suite, radius, modes, surrogate)
     check_search(chosen, search)
@@ -161,16 +157,25 @@ def _apart(record: Record) -> str:
     return f" (fast, off by {', '.join(f'{value:+.2g}' for value in apart.values())} on one batch)" if apart else ""
 
 
-def find_target(name: str, *, data: str | None, out: Path | None, skip_unreadable: bool = False) -> Target:
-    """A run folder, a recipe (its model as built, untrained or pretrained), or the dotted path of a model factory."""
+def find_target(
+    name: str, *, data: str | None, out: Path | None, skip_unreadable: bool = False, view: str | None = None
+) -> Target:
+    """A run folder, a recipe (its model as built, untrained or pretrained), or the dotted path of a model factory.
+
+    `view` is what images go through before a model of one's own; a recipe says so itself.
+    """
     path, is_as_built = Path(name), False
+    is_own = not path.is_dir() and path.suffix not in {"", ".yaml", ".yml"} and "/" not in name
+    seen = {} if view is None else {"view": view_of(view, name, is_own=is_own)}
+    if data is not None:
+        refuse_unknown_data(data)
     if path.is_dir():
         model, spec = assemble.load_run(path)
         home = path
-    elif path.suffix not in {"", ".yaml", ".yml"} and "/" not in name:
+    elif is_own:
         if data is None:
             raise InputError(f"{name!r} brings no data; name some with --data FOLDER, FILE.csv or a data set")
-        spec, model = {"model": {"name": name}}, _own_model(name)
+        spec, model = {"model": {"name": name}, **seen}, own_model(name)
         home = Path("runs") / f"evaluate-{name}"
     else:
         _refuse_missing_run(name)
@@ -179,14 +184,14 @@ def find_target(name: str, *, data: str | None, out: Path | None, skip_unreadabl
         home, is_as_built = Path("runs") / f"evaluate-{assemble.title(where)}", True
     if data is None:
         spec = skipping(spec, name) if skip_unreadable else spec
-        dataset, view = assemble.load_data(spec, name), assemble.load_view(spec, name)
+        dataset, shown = assemble.load_data(spec, name), assemble.load_view(spec, name)
     else:
         dataset, guessed = own_data(data, skip_unreadable)
-        view = assemble.load_view(spec, name) if "view" in spec else guessed
+        shown = assemble.load_view(spec, name) if "view" in spec else guessed
         spec = {**spec, "data": {"name": data}}
         home = home if path.is_dir() else home.with_name(f"{home.name}-{dataset.name}")
     place = RunFolder(out or home)
-    return Target(model, dataset, view, place, spec, place.path.name, is_as_built)
+    return Target(model, dataset, shown, place, spec, place.path.name, is_as_built)
 
 
 def _refuse_missing_run(name: str) -> None:
@@ -199,94 +204,6 @@ def _refuse_missing_run(name: str) -> None:
     if "/" in name:
         raise InputError(f"no run folder {name!r} exists; recipes are listed by `robustmetric list recipes`")
     raise InputError(f"{name!r} is no run folder and no recipe (`robustmetric list recipes`); {OWN_MODEL}")
-
-
-def skipping(spec: Mapping[str, Spec], where: str) -> dict[str, Spec]:
-    """The recipe with unreadable images left out, which only data sets of image files can do."""
-    data = spec.get("data")
-    if not isinstance(data, dict) or "name" not in data:
-        return dict(spec)  # building it gives the clearer error
-    constructor = recipe.find(data["name"], NAMES, f"{where}.data")
-    return {**spec, "data": {**data, **_skip_setting(constructor, data["name"])}}
-
-
-def _skip_setting(constructor: Callable[..., Any], name: str) -> dict[str, bool]:
-    parameters = inspect.signature(constructor).parameters
-    if "skip_unreadable" not in parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        raise InputError(f"--skip-unreadable is for data sets of image files; {name!r} reads none, leave it out")
-    return {"skip_unreadable": True}
-
-
-def own_data(name: str, skip_unreadable: bool = False) -> tuple[Dataset, Transform]:
-    """Data named on the command line: a folder or zip of class folders, a CSV manifest, or a data set of ours.
-
-    Every image of a folder is a query; nothing is held back for training. The view is a guess from the images' size.
-    """
-    path = Path(name)
-    if path.suffix == ".csv":
-        dataset = Manifest(str(path), skip_unreadable=skip_unreadable).load()
-    elif path.exists():
-        dataset = Folder(str(path), test_share=1.0, skip_unreadable=skip_unreadable).load()
-    elif name in CATALOGUE["data"]:
-        dataset = _named_data(name, skip_unreadable)
-    else:
-        raise InputError(f"--data {name!r} is no folder, no CSV file and no data set{nearest(name, CATALOGUE['data'])}")
-    _check_classes(dataset, name)
-    side = dataset.queries.inputs.shape[-1] if dataset.queries.inputs.dim() == 4 else 0
-    return dataset, CentreCrop(224) if side == 256 else Identity()
-
-
-def _check_classes(dataset: Dataset, name: str) -> None:
-    """Refuse data in which nothing can be searched for, before an attack is run on it."""
-    found = dataset.gallery or dataset.queries
-    counts = found.labels.bincount()
-    if (counts > 0).sum() < 2:
-        raise InputError(f"--data {name!r} has images of one class only; expected two classes or more to tell apart")
-    if dataset.gallery is None and counts.max() < 2:
-        raise InputError(
-            f"--data {name!r} has one image of each class, so no search can be right; expected two or more of most"
-        )
-
-
-def _named_data(name: str, skip_unreadable: bool) -> Dataset:
-    where = f"--data {name}"
-    constructor = recipe.find(name, NAMES, where)
-    arguments = _skip_setting(constructor, name) if skip_unreadable else {}
-    try:
-        recipe.check(constructor, arguments, where)
-    except InputError as error:
-        raise InputError(f"{error}; give the path of a folder, zip or CSV manifest, or evaluate a recipe") from error
-    return recipe.call(constructor, arguments, where).load()
-
-
-OWN_MODEL = "your own model is named FILE.FUNCTION, as in company.build for `def build()` in ./company.py"
-
-
-def _own_model(name: str) -> nn.Module:
-    try:
-        made = recipe.find(name, {}, "model")
-    except InputError as error:
-        raise InputError(f"{error}; {OWN_MODEL}, which builds it and loads its weights") from error
-    try:
-        model = made if isinstance(made, nn.Module) else made()
-    except InputError:
-        raise
-    except Exception as error:  # whatever somebody's own function may raise
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise InputError(
-            f"{name!r} could not be built ({reason}); expected a function that needs no argument; "
-            "`robustmetric --debug evaluate ...` shows where it failed"
-        ) from error
-    if not isinstance(model, nn.Module):
-        raise InputError(
-            f"{name!r} gave a {type(model).__name__}; expected a torch module or a function that makes one"
-        )
-    return unit(model)
-
-
-def unit(model: nn.Module) -> nn.Module:
-    """The model with unit-length embeddings; one of ours, or a classifier, is left with the lengths it gives."""
-    return model if isinstance(model, Encoder | Ensemble | Mahalanobis | Classifies) else Encoder(model)
 
 
 def _save_pictures(folder: RunFolder, record: Record, pictures: Pictures | None) -> None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from robustmetric import records
+from robustmetric import recipe, records
+from robustmetric.catalogue import NAMES
 from robustmetric.data.base import Dataset
 from robustmetric.diagnose import collapse
 from robustmetric.errors import InputError
@@ -52,6 +53,7 @@ def train(
 ) -> Path:
     """Train a recipe; returns the run folder. `resume` goes on from the saved state, or begins where none was saved."""
     spec, where = assemble.resolve(name, overrides or [])
+    recipe.look_over(spec, NAMES, where)
     folder = RunFolder(out or Path("runs") / f"{assemble.title(where)}-seed{spec.get('seed', 0)}")
     _refuse_to_overwrite(folder, spec, resume)
     fabric = hardware.fabric()

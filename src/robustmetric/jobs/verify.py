@@ -13,7 +13,7 @@ import torch
 from robustmetric.errors import InputError, nearest
 from robustmetric.jobs import verify_attacks, verify_clustering, verify_masking, verify_turns
 from robustmetric.jobs.agreement import Check
-from robustmetric.jobs.row_model import read, weights_file
+from robustmetric.jobs.row_model import read
 from robustmetric.jobs.verify_certified import certified
 from robustmetric.jobs.verify_model import Again, Measure, Part
 from robustmetric.jobs.workers import Hardware, Workers, describe
@@ -96,7 +96,17 @@ def verify(
         if model is not None or attacks:
             raise InputError(f"{path.stem} was fitted and certified, and is again; leave out --model and --attack")
         return _certified_anew(row, asked, "cpu" if device == "auto" else device)
-    return _measured_anew(row, weights_file(path, model), asked, attacks, Hardware(accelerator=device))
+    again = Again(row, path, model, Workers.of(Hardware(accelerator=device).fabric()), asked)
+    _check_named(again, attacks or ())
+    return _measured_anew(again, attacks or ATTACKS)
+
+
+def check(paths: Sequence[Path], attacks: Sequence[str]) -> None:
+    """Refuse a name that one of the rows does not have before the first of them is measured."""
+    for path in paths:
+        row = read(path)
+        if attacks and "learner" not in row:
+            _check_named(Again(row, path, None, Workers(torch.device("cpu")), row["queries"]), attacks)
 
 
 def _certified_anew(row: Row, asked: int, device: str) -> Verified:
@@ -105,20 +115,16 @@ def _certified_anew(row: Row, asked: int, device: str) -> Verified:
     return Verified(row["id"], "fitted anew", *found, unit="points")
 
 
-def _measured_anew(row: Row, file: Path, asked: int, attacks: Sequence[str] | None, hardware: Hardware) -> Verified:
+def _measured_anew(again: Again, attacks: Sequence[str]) -> Verified:
     """A trained model: clean scores, and of every block what is chosen."""
-    workers = Workers.of(hardware.fabric())
-    again = Again.of(row, file, workers, asked)
-    if not again.tested and not verify_clustering.is_about(again):
-        raise InputError(f"the command of {row['id']} evaluates nothing that can be verified: {row['command']!r}")
-    _check_named(again, attacks or ())
+    row = again.row
     part = _clean(again)
     for _, measure in BLOCKS:
-        part += measure(again, attacks or ATTACKS)
+        part += measure(again, attacks)
     others = [f"{key} ({reason})" for key, reason in OTHERS.items() if key in row]
     strange = [f"suite {name} (not one we ship)" for name in again.strange]
-    found = (describe(workers.device), asked, row["queries"], tuple(part.checks))
-    return Verified(row["id"], str(file), *found, (*part.left_out, *others, *strange))
+    found = (describe(again.workers.device), again.asked, row["queries"], tuple(part.checks))
+    return Verified(row["id"], str(again.file), *found, (*part.left_out, *others, *strange))
 
 
 def _clean(again: Again) -> Part:
@@ -131,7 +137,10 @@ def _clean(again: Again) -> Part:
 
 
 def _check_named(again: Again, attacks: Sequence[str]) -> None:
-    """Refuse, before anything runs, a name that nothing in the row has."""
+    """Refuse, before weights or data are asked for, a row without evaluations and a name that nothing in it has."""
+    if not again.tested and not verify_clustering.is_about(again):
+        row = again.row
+        raise InputError(f"the command of {row['id']} evaluates nothing that can be verified: {row['command']!r}")
     known = [name for names, _ in BLOCKS for name in names(again)]
     for name in attacks:
         if not known:

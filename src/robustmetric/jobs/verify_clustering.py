@@ -69,7 +69,7 @@ def _records(again: Again, command: Typed, *, is_clean: bool = False) -> Iterato
     arena = again.arena(command)
     suite = fitted(load_suite(command.words[0], radius_of(command)), arena)
     suite = replace(suite, trials=[]) if is_clean else suite
-    kmeans = command.options.get("kmeans") or str(again.spec.get("kmeans", "torch"))
+    kmeans = command.options.get("kmeans") or str(again.model.spec.get("kmeans", "torch"))
     check_backend(kmeans)
     return run_clustering(arena, suite, seed_of(command), {}, reading=usual(arena, cast(Backend, kmeans)))
 

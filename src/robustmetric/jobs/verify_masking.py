@@ -49,7 +49,7 @@ def _checks(again: Again) -> Iterator[Check]:
 
 
 def _is_same(again: Again) -> bool:
-    return again.is_on_like_hardware and not again.is_copy
+    return again.is_on_like_hardware and not again.model.is_copy
 
 
 def _title(name: str) -> str:

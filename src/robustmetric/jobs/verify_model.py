@@ -3,25 +3,23 @@
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from robustmetric import recipe
 from robustmetric.attacks.suite import Suite
 from robustmetric.data.base import Dataset
-from robustmetric.data.protocols import Transform
 from robustmetric.jobs import assemble
 from robustmetric.jobs.agreement import REROUTED, Check
 from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.evaluations import BATCH, SUITES
 from robustmetric.jobs.origin import Typed, typed
-from robustmetric.jobs.row_model import RowModel
+from robustmetric.jobs.row_model import RowModel, weights_file
 from robustmetric.jobs.suites import load_suite
 from robustmetric.jobs.workers import Workers
-from robustmetric.recipe import Spec
 from robustmetric.report.ledger import Row
 
 
@@ -39,38 +37,37 @@ class Part:
 
 @dataclass(frozen=True)
 class Again:
-    """A row, its model, and how it was evaluated."""
+    """A row and how it was evaluated; its model and data are read when they are first needed."""
 
     row: Row
-    spec: dict[str, Spec]
-    network: nn.Module
-    dataset: Dataset
-    view: Transform
+    path: Path
+    """Of the row."""
+    given: Path | None
+    """The file or run folder of its weights, where one was named."""
     workers: Workers
     asked: int
     """Queries to be asked; where the row has fewer of a block, those."""
-    evaluations: tuple[Typed, ...]
-    """The row's commands; that of its clean scores comes first."""
-    is_copy: bool
-    """Whether the weights were rounded to 16 bits."""
     _arenas: dict[tuple[Any, ...], Arena] = field(default_factory=dict)
 
-    @staticmethod
-    def of(row: Row, file: Path, workers: Workers, asked: int) -> "Again":
-        """The model of the row's recipe, with the weights of a file, which must be the row's."""
-        found = RowModel.of(row, file)
-        evaluations = [one for one in typed(row["command"]) if one.job == "evaluate" and one.words]
-        return Again(
-            row=row,
-            spec=found.spec,
-            network=found.network,
-            dataset=assemble.load_data(found.spec, found.where),
-            view=assemble.load_view(found.spec, found.where),
-            workers=workers,
-            asked=asked,
-            evaluations=tuple(evaluations),
-            is_copy=found.is_copy,
-        )
+    @cached_property
+    def evaluations(self) -> tuple[Typed, ...]:
+        """The row's commands; that of its clean scores comes first."""
+        return tuple(one for one in typed(self.row["command"]) if one.job == "evaluate" and one.words)
+
+    @cached_property
+    def file(self) -> Path:
+        """Of the weights."""
+        return weights_file(self.path, self.given)
+
+    @cached_property
+    def model(self) -> RowModel:
+        """That of the row's recipe, with the weights of the file, which must be the row's."""
+        return RowModel.of(self.row, self.file)
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """The data of the row's recipe."""
+        return assemble.load_data(self.model.spec, self.model.where)
 
     @property
     def is_whole(self) -> bool:
@@ -85,7 +82,7 @@ class Again:
     @property
     def rerouted(self) -> float:
         """Points that an attack may be off on the same queries and hardware, besides the tolerance."""
-        return REROUTED if self.is_copy else 0.0
+        return REROUTED if self.model.is_copy else 0.0
 
     @property
     def attacked(self) -> int:
@@ -113,7 +110,7 @@ class Again:
         batch, search = int(command.options.get("batch", BATCH)), command.options.get("search", "fp32")
         if (limit, seed, batch, search) not in self._arenas:
             self._arenas[limit, seed, batch, search] = Arena.prepare(
-                self.network, self.dataset, self.view, self.workers,
+                self.model.network, self.dataset, assemble.load_view(self.model.spec, self.model.where), self.workers,
                 limit=limit, seed=seed, batch_size=batch, search=search, shown=True,
             )  # fmt: skip
         return self._arenas[limit, seed, batch, search]

@@ -29,6 +29,17 @@ class Hardware:
 
     def fabric(self) -> "Fabric":
         """A launched Fabric. Several processes use DDP without buffer broadcast: each rank keeps its own state."""
+        made = self._made()
+        with quiet():
+            made.launch()
+        return made
+
+    def check(self) -> None:
+        """Refuse words that mean no hardware, or none that is here, before anything is read or downloaded for it."""
+        if self != Hardware():  # which there always is, and to make it takes seconds
+            self._made()
+
+    def _made(self) -> "Fabric":
         # Here, not above: it takes seconds to import, which commands that run nothing need not wait for.
         from lightning.fabric import Fabric
         from lightning.fabric.strategies.ddp import DDPStrategy
@@ -42,7 +53,7 @@ class Hardware:
             logging.getLogger(name).setLevel(logging.WARNING)
         with quiet():
             try:
-                fabric = Fabric(
+                return Fabric(
                     accelerator=self.accelerator,
                     devices=devices,
                     num_nodes=self.nodes,
@@ -52,8 +63,6 @@ class Hardware:
             except (ValueError, RuntimeError, TypeError, ImportError, MisconfigurationException) as error:
                 words = ", ".join(f"{key} {value!r}" for key, value in vars(self).items())
                 raise InputError(f"this hardware cannot be had ({words}): {' '.join(str(error).split())}") from error
-            fabric.launch()
-        return fabric
 
 
 @dataclass(frozen=True)

@@ -43,11 +43,15 @@ def _first_half(labels: Int[Tensor, " n"]) -> Bool[Tensor, " n"]:
 
 
 def _ridge(x: Float[Tensor, "n dim"], y: Float[Tensor, "n classes"], ridge: float) -> Float[Tensor, "dim classes"]:
-    """argmin ||x w - y||^2 + ridge * v ||w||^2, v the mean over dimensions of ||column||^2; 0 where x is constant."""
-    gram = x.T @ x
-    size = gram.diagonal().mean()
+    """argmin ||x w - y||^2 + ridge * v ||w||^2, v the mean over dimensions of ||column||^2; 0 where x is constant.
+
+    With more dimensions than rows, by the system of the rows: (x'x + r)^-1 x' = x' (xx' + r)^-1.
+    """
+    by_rows = x.shape[1] > len(x)
+    gram = x @ x.T if by_rows else x.T @ x
+    size = gram.diagonal().sum() / x.shape[1]
     # An encoder that has collapsed has nothing to fit; a dimension less than others is no reason to fail either.
     damped = gram + (ridge * size).clamp_min(1e-12 * size + torch.finfo(gram.dtype).tiny) * torch.eye(
         len(gram), dtype=gram.dtype, device=gram.device
     )
-    return torch.linalg.solve(damped, x.T @ y)
+    return x.T @ torch.linalg.solve(damped, y) if by_rows else torch.linalg.solve(damped, x.T @ y)

@@ -1,0 +1,110 @@
+"""A model and data of one's own, from what a command names: `company.build`, `--data photos`, `--view identity`."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from robustmetric import recipe
+from robustmetric.catalogue import NAMES
+from robustmetric.data.base import Dataset
+from robustmetric.data.folder import Folder
+from robustmetric.data.manifest import Manifest
+from robustmetric.data.protocols import Transform
+from robustmetric.data.transforms import CentreCrop, Identity
+from robustmetric.errors import InputError
+from robustmetric.jobs.named import refuse_unknown_data
+from robustmetric.models.classifier import Classifies
+from robustmetric.models.encoder import Encoder
+from robustmetric.models.ensemble import Ensemble
+from robustmetric.models.mahalanobis import Mahalanobis
+from robustmetric.recipe import Spec
+
+
+def skipping(spec: Mapping[str, Spec], where: str) -> dict[str, Spec]:
+    """The recipe with unreadable images left out, which only data sets of image files can do."""
+    data = spec.get("data")
+    if not isinstance(data, dict) or "name" not in data:
+        return dict(spec)  # building it gives the clearer error
+    constructor = recipe.find(data["name"], NAMES, f"{where}.data")
+    return {**spec, "data": {**data, **_skip_setting(constructor, data["name"])}}
+
+
+def _skip_setting(constructor: Callable[..., Any], name: str) -> dict[str, bool]:
+    parameters = inspect.signature(constructor).parameters
+    if "skip_unreadable" not in parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        raise InputError(f"--skip-unreadable is for data sets of image files; {name!r} reads none, leave it out")
+    return {"skip_unreadable": True}
+
+
+def own_data(name: str, skip_unreadable: bool = False) -> tuple[Dataset, Transform]:
+    """Data named on the command line: a folder or zip of class folders, a CSV manifest, or a data set of ours.
+
+    Every image of a folder is a query; nothing is held back for training. The view is a guess from the images' size.
+    """
+    path = Path(name)
+    refuse_unknown_data(name)
+    if path.suffix == ".csv":
+        dataset = Manifest(str(path), skip_unreadable=skip_unreadable).load()
+    elif path.exists():
+        dataset = Folder(str(path), test_share=1.0, skip_unreadable=skip_unreadable).load()
+    else:
+        dataset = _named_data(name, skip_unreadable)
+    _check_classes(dataset, name)
+    side = dataset.queries.inputs.shape[-1] if dataset.queries.inputs.dim() == 4 else 0
+    return dataset, CentreCrop(224) if side == 256 else Identity()
+
+
+def _check_classes(dataset: Dataset, name: str) -> None:
+    """Refuse data in which nothing can be searched for, before an attack is run on it."""
+    found = dataset.gallery or dataset.queries
+    counts = found.labels.bincount()
+    if (counts > 0).sum() < 2:
+        raise InputError(f"--data {name!r} has images of one class only; expected two classes or more to tell apart")
+    if dataset.gallery is None and counts.max() < 2:
+        raise InputError(
+            f"--data {name!r} has one image of each class, so no search can be right; expected two or more of most"
+        )
+
+
+def _named_data(name: str, skip_unreadable: bool) -> Dataset:
+    where = f"--data {name}"
+    constructor = recipe.find(name, NAMES, where)
+    arguments = _skip_setting(constructor, name) if skip_unreadable else {}
+    try:
+        recipe.check(constructor, arguments, where)
+    except InputError as error:
+        raise InputError(f"{error}; give the path of a folder, zip or CSV manifest, or evaluate a recipe") from error
+    return recipe.call(constructor, arguments, where).load()
+
+
+OWN_MODEL = "your own model is named FILE.FUNCTION, as in company.build for `def build()` in ./company.py"
+
+
+def own_model(name: str) -> nn.Module:
+    try:
+        made = recipe.find(name, {}, "model")
+    except InputError as error:
+        raise InputError(f"{error}; {OWN_MODEL}, which builds it and loads its weights") from error
+    try:
+        model = made if isinstance(made, nn.Module) else made()
+    except InputError:
+        raise
+    except Exception as error:  # whatever somebody's own function may raise
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise InputError(
+            f"{name!r} could not be built ({reason}); expected a function that needs no argument; "
+            "`robustmetric --debug evaluate ...` shows where it failed"
+        ) from error
+    if not isinstance(model, nn.Module):
+        raise InputError(
+            f"{name!r} gave a {type(model).__name__}; expected a torch module or a function that makes one"
+        )
+    return unit(model)
+
+
+def unit(model: nn.Module) -> nn.Module:
+    """The model with unit-length embeddings; one of ours, or a classifier, is left with the lengths it gives."""
+    return model if isinstance(model, Encoder | Ensemble | Mahalanobis | Classifies) else Encoder(model)
