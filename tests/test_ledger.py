@@ -216,16 +216,16 @@ def test_a_collapsed_training_becomes_a_row_that_says_so(tmp_path: Path, command
         "engine: {name: pgd, ball: {name: ball, radius: 0.1}, steps: 1, step_size: 0.1}\n"
         "attacks:\n  ES: {attack: {name: embedding_shift}}\n  GTM: {attack: {name: top1_misranking}}\n"
     )
-    assert command("train", "digits/madry", "defence.clean_share=0", "defence.attack.steps=2", "-o", "run").code == 0
+    assert command("train", "digits/madry", "defence.clean_share=0", "defence.attack.steps=4", "-o", "run").code == 0
     assert command("evaluate", "run", suite).code == 0
     done = command("ledger", "run", "-o", "results/digits")
     assert done.code == 0, done.err
     (row,) = read_rows(tmp_path / "results" / "digits")
-    assert row["id"] == "digits-convnet-madry_m-eta2-seed0" and row["collapsed"] is True
+    assert row["id"] == "digits-convnet-madry_m-eta4-seed0" and row["collapsed"] is True
     assert set(row["attacks"]["fixed"]) == {"ES:D", "ES:R", "GTM"} and len(row["weights_sha256"]) == 64
     assert row["recipe"] == "recipes/digits/madry.yaml" and row["clean"]["R@1"] > 90, "R@1 alone would not tell"
     table = command("ledger", "--table", "results/digits").out
-    assert "| `madry_m` | 2 | – | – |" in table and "(collapsed)" in table  # noqa: RUF001  # the dash of tables
+    assert "| `madry_m` | 4 | – | – |" in table and "(collapsed)" in table  # noqa: RUF001  # the dash of tables
 
 
 def test_two_runs_of_one_row_and_runs_without_numbers_are_refused(tmp_path: Path, command: Command) -> None:

@@ -36,8 +36,10 @@ class Exact:
     negative: Int[Tensor, " n"]
     """-1 where no foreign cell can be reached."""
 
-    def inside(self, sites: Sites, z: Float[Tensor, "n dim"], box: "Box | None" = None) -> Float[Tensor, "n dim"]:
-        """A perturbation at most `MARGIN` longer that ends inside the cell: its part towards the cell's own site.
+    def inside(
+        self, sites: Sites, z: Float[Tensor, "n dim"], labels: Int[Tensor, " n"], box: "Box | None" = None
+    ) -> Float[Tensor, "n dim"]:
+        """A perturbation longer by `MARGIN`, or by rounding errors, that ends inside the cell: on towards its own site.
 
         A longer delta would not do: it may touch a cell at a corner and pass by.
         """
@@ -48,13 +50,27 @@ class Exact:
             outside = ((site < box[0]) | (site > box[1])).any(dim=1)
             ahead = torch.where(outside[:, None], self.delta, ahead)
         length = torch.linalg.vector_norm(self.delta, dim=1)
-        way = torch.linalg.vector_norm(ahead, dim=1)
-        share = torch.where(way > 0, MARGIN * length / way.clamp_min(torch.finfo(way.dtype).tiny), 0.0).clamp_max(1)
-        return self.delta + share[:, None] * ahead
+        way = torch.linalg.vector_norm(ahead, dim=1).clamp_min(torch.finfo(length.dtype).tiny)
+        share = torch.maximum(MARGIN * length / way, self._share_of_error(sites, z, labels, length / way))
+        return self.delta + share.clamp_max(1)[:, None] * ahead
 
-    def witness(self, sites: Sites, z: Float[Tensor, "n dim"], box: "Box | None" = None) -> Float[Tensor, "n dim"]:
-        """A perturbation no longer than the smallest that ends inside the cell when made longer by `MARGIN`."""
-        return self.inside(sites, z, box) / (1 + MARGIN)
+    def _share_of_error(self, sites: Sites, z: Tensor, labels: Tensor, most: Tensor) -> Tensor:
+        """The share of the way to the site that makes up for the errors by which rows were moved outwards.
+
+        There the row of the own site in the way gains half of its distance to the negative. Nothing where that would
+        take more than `most`: the two sites all but coincide.
+        """
+        near = self.negative.clamp_min(0)
+        far = nearest_member(sites, z + self.delta, labels)
+        apart = ((sites.u[near] - sites.u[far]) * (sites.w[near] - sites.w[far])).sum(dim=1)
+        share = 4 * sites.error(torch.linalg.vector_norm(z, dim=1)) / apart
+        return torch.where((apart > 0) & (share < most), share, 0.0)
+
+    def witness(
+        self, sites: Sites, z: Float[Tensor, "n dim"], labels: Int[Tensor, " n"], box: "Box | None" = None
+    ) -> Float[Tensor, "n dim"]:
+        """A perturbation as long as the smallest, up to rounding, that ends inside the cell when longer by `MARGIN`."""
+        return self.inside(sites, z, labels, box) / (1 + MARGIN)
 
 
 @dataclass(frozen=True)

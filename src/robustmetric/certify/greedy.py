@@ -144,7 +144,7 @@ def _into_nearest_cell(
 ) -> Float[Tensor, "n features"]:
     order = labels.argsort(stable=True)
     found = exact_radii(sites, z[order], labels[order], box=box)
-    delta = found.inside(sites, z[order], box).masked_fill((found.negative < 0)[:, None], float("nan"))
+    delta = found.inside(sites, z[order], labels[order], box).masked_fill((found.negative < 0)[:, None], float("nan"))
     return torch.empty_like(x := sites.coordinates.leave(delta)).index_copy(0, order, x)
 
 

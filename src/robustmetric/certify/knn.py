@@ -134,7 +134,7 @@ class RobustKNN(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit
             found = exact_radii(sites, z, labels, allowed, box)
             radii[rows] = found.radius
             if return_perturbation:
-                delta[rows] = sites.coordinates.leave(found.witness(sites, z, box))
+                delta[rows] = sites.coordinates.leave(found.witness(sites, z, labels, box))
         return (radii.cpu().numpy(), delta.cpu().numpy()) if return_perturbation else radii.cpu().numpy()
 
     def attack(
