@@ -129,6 +129,10 @@ def test_nested_objects_are_built_inside_out() -> None:
         ({"name": "ball"}, "here: Ball needs 'radius'"),
         ({"name": "ball", "radius": -1.0}, "here: radius -1.0 is not a distance"),
         ({"name": "ball", "radius": "wide"}, "here: radius 'wide' is a word; expected a number"),
+        (
+            {"name": "pgd", "ball": {"radius": 0.3}, "steps": 1, "step_size": 0.1},
+            "here: ball does not say what it is; write {name: ..., radius: ...}",
+        ),
         ({"name": "no_such_file.Thing"}, "here: cannot import 'no_such_file.Thing'"),
         ({"name": "math.nothing"}, "here: cannot import 'math.nothing'"),
         ({"name": ".x"}, "here: cannot import '.x'"),

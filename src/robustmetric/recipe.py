@@ -142,7 +142,7 @@ def call(constructor: Callable[..., Any], arguments: Mapping[str, Any], where: s
     """`constructor(**arguments)`; what it refuses is reported as a fault of the recipe at `where`."""
     declared = inspect.signature(constructor).parameters
     for key, value in arguments.items():
-        _refuse_word(value, declared.get(key), where)
+        _refuse_unbuilt(value, declared.get(key), where)
     try:
         return constructor(**{key: _as_declared(value, declared.get(key)) for key, value in arguments.items()})
     except InputError as error:
@@ -167,13 +167,16 @@ def _is_number(parameter: inspect.Parameter | None) -> bool:
     return bool(kinds & {int, float}) and kinds <= {int, float, NoneType}
 
 
-def _refuse_word(value: Any, parameter: inspect.Parameter | None, where: str) -> None:
-    """A word where the constructor declares an object: `loss: triplet`."""
+def _refuse_unbuilt(value: Any, parameter: inspect.Parameter | None, where: str) -> None:
+    """A word, or settings without a name, where the constructor declares an object: `loss: triplet`, `ball: {...}`."""
     kind = None if parameter is None else parameter.annotation
-    if parameter is None or kind is Any or not isinstance(value, str) or not isinstance(kind, type):
+    if parameter is None or kind is Any or not isinstance(kind, type) or kind.__module__ == "builtins":
         return
-    if kind.__module__ != "builtins" and not issubclass(kind, str | os.PathLike):
+    if isinstance(value, str) and not issubclass(kind, str | os.PathLike):
         raise InputError(f"{where}: {parameter.name} {value!r} is a word; write {{name: {value}}}")
+    if isinstance(value, dict) and not issubclass(kind, Mapping):
+        given = "".join(f", {key}: ..." for key in value)
+        raise InputError(f"{where}: {parameter.name} does not say what it is; write {{name: ...{given}}}")
 
 
 def find(name: Any, names: Mapping[str, str], where: str) -> Callable[..., Any]:
