@@ -43,7 +43,7 @@ def parse(text: str) -> Spec:
 
 
 def load(path: Path) -> dict[str, Spec]:
-    """A recipe file as plain data, laid over the recipe its `base:` names (a path relative to this one)."""
+    """A recipe file as plain data, laid over the recipe its `base:` names: a path relative to this one, or short."""
     layers: list[dict[str, Spec]] = []
     seen: list[Path] = []
     while True:
@@ -53,9 +53,18 @@ def load(path: Path) -> dict[str, Spec]:
         layers.append(spec)
         if base is None:
             return functools.reduce(merge, reversed(layers))
-        path = path.parent / str(base)
+        path = _base(path, str(base))
         if path.resolve() in seen:
             raise InputError(f"{path}: its base leads back to itself; expected a chain that ends")
+
+
+def _base(path: Path, name: str) -> Path:
+    """The file that `base: name` in the recipe at `path` means: one beside it, else one we ship."""
+    beside = path.parent / name
+    try:
+        return beside if beside.is_file() else locate(name)
+    except InputError as error:
+        raise InputError(f"{path}: base: {error}") from error
 
 
 def _read(path: Path) -> dict[str, Spec]:
