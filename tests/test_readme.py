@@ -16,7 +16,7 @@ from robustmetric.records import read
 from robustmetric.report.comparison import comparison
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/adding.md", "docs/threat-model.md", "docs/architecture.md")
+PAGES = ("README.md", "docs/adding.md", "docs/own-images.md", "docs/threat-model.md", "docs/architecture.md")
 
 
 def blocks(page: str, language: str) -> list[str]:
