@@ -218,6 +218,9 @@ def test_the_ledger_that_is_refused_says_why(rows: ModuleType, home: Path, capsy
     assert rows.Pool(home, home / "results", time.monotonic() + 60).run(found, width=1) == [False]
     assert "exit code 2: " in (said := capsys.readouterr().out)
     assert "holds no evaluation of its weights by an ers" in said
+    assert "plain SUITE`, as ers28" in said, (
+        "a bare `evaluate` would run the recipe's own suite, which is none of these"
+    )
 
 
 @pytest.fixture

@@ -8,13 +8,15 @@ import pytest
 import torch
 from torch import nn
 
+from commands import Command
 from robustmetric import recipe
 from robustmetric.cli import app
 from robustmetric.data.digits import Digits, DigitsTable
+from robustmetric.records import read
 from robustmetric.report.comparison import comparison
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/adding.md", "docs/threat-model.md", "docs/architecture.md")
+PAGES = ("README.md", "docs/adding.md", "docs/own-images.md", "docs/threat-model.md", "docs/architecture.md")
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -39,7 +41,9 @@ def test_every_command_and_recipe_named_in_the_docs_exists(command: str):
     words = words[words.index("robustmetric") + 1 :]
     known = {entry.name or entry.callback.__name__ for entry in app.registered_commands}
     assert words[0] in known
-    if words[0] == "train" or (words[0] == "certify" and not words[1].startswith("runs/")):
+    if (words[0] == "train" and not words[1].endswith(".yaml")) or (
+        words[0] == "certify" and not words[1].startswith("runs/")
+    ):
         assert recipe.locate(words[1]).is_file()
     if words[0] == "evaluate" and len(words) > 2 and not words[2].startswith("-") and words[2].islower():
         assert recipe.locate(words[2], "suites").is_file()
@@ -72,6 +76,20 @@ def test_the_proof_of_the_readme_runs_as_printed():
     _, snippet = blocks("README.md", "python")
     exec(snippet, names)
     assert names["radii"].shape == (50,) and 0.5 < names["radii"].mean() < 0.75
+
+
+def test_the_defence_of_the_guide_trains_as_printed(tmp_path: Path, command: Command):
+    """Its two files, and its first command but for the number of epochs."""
+    (code,), (settings,) = blocks("docs/adding.md", "python"), blocks("docs/adding.md", "yaml")
+    for text in (code, settings):
+        name, _, body = text.removeprefix("# ").partition("\n")
+        (tmp_path / name).write_text(body)
+    line = next(line for line in commands() if line.startswith("robustmetric train mine.yaml"))
+    done = command(*shlex.split(line)[1:], "epochs=2")
+    assert done.code == 0, done.err
+    found = read(tmp_path / "runs" / "mine" / "results.jsonl")
+    before, after = (r.scores["triplet"] for r in found if r.kind == "train")
+    assert after < before
 
 
 @pytest.mark.parametrize("page", PAGES)

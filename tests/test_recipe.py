@@ -79,7 +79,8 @@ def test_a_recipe_lies_over_its_base_and_that_over_its_own(tmp_path: Path) -> No
         (b"", r"r\.yaml: expected a mapping of settings, found NoneType"),
         (b"\xff\xfe\x00", r"r\.yaml: is not a text file"),
         (b"base: r.yaml", r"r\.yaml: its base leads back to itself"),
-        (b"base: gone.yaml", r"gone\.yaml: cannot be read \(No such file"),
+        (b"base: gone.yaml", r"r\.yaml: base: 'gone\.yaml' is no file and no recipe we ship"),
+        (b"base: digits/plian", r"r\.yaml: base: .*did you mean 'digits/plain'\?"),
         (b"a: 1/0", r"r\.yaml: '1/0' divides by zero"),
     ],
 )
@@ -95,6 +96,15 @@ def test_overrides_reach_inside_and_leave_the_original_alone() -> None:
     changed = recipe.override(spec, ["defence.attack.steps=4", "seed=1", "defence.loss.margin=1/4"])
     assert changed == {"defence": {"attack": {"steps": 4}, "loss": {"margin": 0.25}}, "seed": 1}
     assert spec == {"defence": {"attack": {"steps": 8}}, "seed": 0}
+
+
+def test_a_recipe_anywhere_may_lie_over_one_we_ship(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("base: digits/plain\nepochs: 3")
+    found = recipe.load(tmp_path / "mine.yaml")
+    assert found == {**recipe.load(recipe.locate("digits/plain")), "epochs": 3}
+    (tmp_path / "digits").mkdir()
+    (tmp_path / "digits" / "plain").write_text("seed: 7")
+    assert recipe.load(tmp_path / "mine.yaml") == {"seed": 7, "epochs": 3}, "one's own file comes first"
 
 
 @pytest.mark.parametrize(
@@ -129,6 +139,10 @@ def test_nested_objects_are_built_inside_out() -> None:
         ({"name": "ball"}, "here: Ball needs 'radius'"),
         ({"name": "ball", "radius": -1.0}, "here: radius -1.0 is not a distance"),
         ({"name": "ball", "radius": "wide"}, "here: radius 'wide' is a word; expected a number"),
+        (
+            {"name": "pgd", "ball": {"radius": 0.3}, "steps": 1, "step_size": 0.1},
+            "here: ball does not say what it is; write {name: ..., radius: ...}",
+        ),
         ({"name": "no_such_file.Thing"}, "here: cannot import 'no_such_file.Thing'"),
         ({"name": "math.nothing"}, "here: cannot import 'math.nothing'"),
         ({"name": ".x"}, "here: cannot import '.x'"),

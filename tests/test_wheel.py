@@ -88,9 +88,9 @@ def test_the_demo_shows_a_plain_model_fall_and_a_hardened_one_hold(installed: Pa
     table = run([str(installed / "robustmetric"), "demo"], tmp_path)
     assert "ES:R" in table
     page = (tmp_path / "demo" / "index.html").read_text()
-    assert "plain" in page and "madry" in page
+    assert "plain" in page and "hm" in page and "has collapsed" not in page
     clean, chance, curve = {}, {}, {}
-    for name in ("plain", "madry"):
+    for name in ("plain", "hm"):
         lines = (tmp_path / "demo" / name / "results.jsonl").read_text().splitlines()
         found = [json.loads(line) for line in lines]
         attacked = next(r for r in found if r["kind"] == "clean")
@@ -100,7 +100,7 @@ def test_the_demo_shows_a_plain_model_fall_and_a_hardened_one_hold(installed: Pa
         assert json.loads((tmp_path / "demo" / name / "run.json").read_text())["collapsed"] is False
     radii = sorted(curve["plain"])
     assert len(radii) == 5
-    assert curve["madry"][radii[2]] >= curve["plain"][radii[2]] + 20
-    assert clean["madry"] >= clean["plain"] - 5
-    for name in ("plain", "madry"):
+    assert curve["hm"][radii[2]] >= curve["plain"][radii[2]] + 20
+    assert clean["hm"] >= clean["plain"] - 5
+    for name in ("plain", "hm"):
         assert curve[name][radii[-1]] <= chance[name] + 3

@@ -43,7 +43,7 @@ def parse(text: str) -> Spec:
 
 
 def load(path: Path) -> dict[str, Spec]:
-    """A recipe file as plain data, laid over the recipe its `base:` names (a path relative to this one)."""
+    """A recipe file as plain data, laid over the recipe its `base:` names: a path relative to this one, or short."""
     layers: list[dict[str, Spec]] = []
     seen: list[Path] = []
     while True:
@@ -53,9 +53,18 @@ def load(path: Path) -> dict[str, Spec]:
         layers.append(spec)
         if base is None:
             return functools.reduce(merge, reversed(layers))
-        path = path.parent / str(base)
+        path = _base(path, str(base))
         if path.resolve() in seen:
             raise InputError(f"{path}: its base leads back to itself; expected a chain that ends")
+
+
+def _base(path: Path, name: str) -> Path:
+    """The file that `base: name` in the recipe at `path` means: one beside it, else one we ship."""
+    beside = path.parent / name
+    try:
+        return beside if beside.is_file() else locate(name)
+    except InputError as error:
+        raise InputError(f"{path}: base: {error}") from error
 
 
 def _read(path: Path) -> dict[str, Spec]:
@@ -156,7 +165,7 @@ def call(constructor: Callable[..., Any], arguments: Mapping[str, Any], where: s
     """`constructor(**arguments)`; what it refuses is reported as a fault of the recipe at `where`."""
     declared = inspect.signature(constructor).parameters
     for key, value in arguments.items():
-        _refuse_word(value, declared.get(key), where)
+        _refuse_unbuilt(value, declared.get(key), where)
     try:
         return constructor(**{key: _as_declared(value, declared.get(key)) for key, value in arguments.items()})
     except InputError as error:
@@ -181,13 +190,16 @@ def _is_number(parameter: inspect.Parameter | None) -> bool:
     return bool(kinds & {int, float}) and kinds <= {int, float, NoneType}
 
 
-def _refuse_word(value: Any, parameter: inspect.Parameter | None, where: str) -> None:
-    """A word where the constructor declares an object: `loss: triplet`."""
+def _refuse_unbuilt(value: Any, parameter: inspect.Parameter | None, where: str) -> None:
+    """A word, or settings without a name, where the constructor declares an object: `loss: triplet`, `ball: {...}`."""
     kind = None if parameter is None else parameter.annotation
-    if parameter is None or kind is Any or not isinstance(value, str) or not isinstance(kind, type):
+    if parameter is None or kind is Any or not isinstance(kind, type) or kind.__module__ == "builtins":
         return
-    if kind.__module__ != "builtins" and not issubclass(kind, str | os.PathLike):
+    if isinstance(value, str) and not issubclass(kind, str | os.PathLike):
         raise InputError(f"{where}: {parameter.name} {value!r} is a word; write {{name: {value}}}")
+    if isinstance(value, dict) and not issubclass(kind, Mapping):
+        given = "".join(f", {key}: ..." for key in value)
+        raise InputError(f"{where}: {parameter.name} does not say what it is; write {{name: ...{given}}}")
 
 
 def find(name: Any, names: Mapping[str, str], where: str) -> Callable[..., Any]:

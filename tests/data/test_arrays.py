@@ -190,8 +190,12 @@ def test_a_csv_has_one_column_of_labels(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("label,x\na,1\nb\n", "row 2: 1 cells under 2 columns"),
-        ("label,x\na,1\nb,tall\n", "a feature is not a number"),
-        ("label,x\na,1\nb,nan\n", "holds a value that is not finite"),
+        ("label,x\na,1\nb,tall\n", "row 2, column 'x': 'tall' is not a number"),
+        ("label,x,y\na,1,2\nb,3,4\nb,5,\n", "row 3, column 'y': no value; fill it or drop the row"),
+        ("label,x\na,1\n,2\n", "row 2: no label in column 'label'"),
+        ("label;x\na;1\nb;2\n", "cells are separated by ';'; expected commas"),
+        (",label,x\n0,a,1\n1,b,2\n", r"column 1 has no name; .*index=False"),
+        ("label,x\n" + "a,1\nb,2\n" * 9 + "b,nan\na,3\n", r"row 19 holds a value that is not finite \(1 such rows\)"),
         ("", "has no label column"),
         ("label,x\na,1\n", "cannot be cut"),
     ],
@@ -219,5 +223,19 @@ def test_bad_tables_are_said(tmp_path: Path) -> None:
         Tabular(table(tmp_path / "t.npz", x_train=y, y_train=y, x_test=y, y_test=y)).load()
     with pytest.raises(InputError, match="test_share 1"):
         Tabular("t.npz", test_share=1.0)
-    with pytest.raises(InputError, match="cannot be read"):
-        Tabular(table(tmp_path / "t.npz", x=np.array([{}], dtype=object), y=y)).load()
+    with pytest.raises(InputError, match=r"cannot be read .* save words by y\.astype\(str\)"):
+        Tabular(table(tmp_path / "t.npz", x=x, y=np.array(["a", "b", "a"], dtype=object))).load()
+    with pytest.raises(InputError, match="x is not of numbers"):
+        Tabular(table(tmp_path / "t.npz", x=np.array([["1 cm"], ["2 cm"]]), y=y[:2])).load()
+    broken = np.array([[0.0], [np.nan]])
+    with pytest.raises(InputError, match="row 2 of x_test holds a value that is not finite"):
+        Tabular(table(tmp_path / "t.npz", x_train=broken[:1], y_train=y[:1], x_test=broken, y_test=y[:2])).load()
+
+
+def test_a_table_that_is_not_there_is_named_where_no_data_folder_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ROBUSTMETRIC_DATA", raising=False)
+    with pytest.raises(InputError, match=r"^mine\.csv does not exist \(ROBUSTMETRIC_DATA, .* is not set\); expected"):
+        Tabular("mine.csv").load()

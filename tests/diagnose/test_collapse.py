@@ -102,6 +102,14 @@ def test_a_training_may_go_on_after_a_collapse(tmp_path: Path, command: Command)
     assert json.loads((tmp_path / "run" / "run.json").read_text())["collapsed"] is True
 
 
+def test_a_collapse_that_only_the_last_look_finds_is_said_too(tmp_path: Path, command: Command) -> None:
+    """Four epochs are 68 steps, and the watch judges after 80."""
+    done = command("train", *COLLAPSING, "epochs=4", "--out", "run")
+    (said,) = [line for line in done.err.splitlines() if "collapsed" in line]
+    assert said.startswith("run: the model has collapsed: mean pairwise cosine ")
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["collapsed"] is True
+
+
 def test_hardness_driven_to_zero_collapses_as_published(tmp_path: Path, command: Command) -> None:
     zero = ("defence.destination.name=fixed", "defence.destination.value=0", "defence.structure=null")
     command("train", "digits/hm", *zero, "epochs=6", "--out", "zero")

@@ -86,6 +86,33 @@ def test_other_questions_are_not_compared(tmp_path: Path, change: dict[str, obje
         compare(tmp_path / "one", tmp_path / "other")
 
 
+@pytest.mark.parametrize(
+    ("score", "after", "verdict"),
+    [
+        ("GTM", 90.0, "better"),
+        ("GTM", 10.0, "worse"),
+        ("CA-", 90.0, "worse"),  # a top image is pushed further down
+        ("ES:D", 0.1, "better"),  # the embedding is moved less far
+        ("GTM", 50.0, "not clear"),
+        ("mystery", 90.0, ""),
+    ],
+)
+def test_whether_the_second_is_better_depends_on_the_score(
+    score: str, after: float, verdict: str, tmp_path: Path
+) -> None:
+    write(tmp_path / "one", {score: [50.0] * 4}, name="attack")
+    write(tmp_path / "other", {score: [after] * 4}, name="attack", weights="v")
+    (found,) = compare(tmp_path / "one", tmp_path / "other")
+    assert found.verdict == verdict
+
+
+def test_an_attack_that_leaves_r1_is_judged_by_r1(tmp_path: Path) -> None:
+    write(tmp_path / "one", {"R@1": [50.0] * 4}, name="LTM 2")
+    write(tmp_path / "other", {"R@1": [10.0] * 4}, name="LTM 2", weights="v")
+    (found,) = compare(tmp_path / "one", tmp_path / "other")
+    assert (found.name, found.verdict) == ("LTM 2 R@1", "worse")
+
+
 def test_without_scores_per_query_there_is_no_interval(tmp_path: Path) -> None:
     for name in ("one", "other"):
         write(tmp_path / name, {"R@1": [0.0] * 4})
@@ -121,8 +148,9 @@ def test_the_command_shows_a_line_per_score(tmp_path: Path, command: Command) ->
     write(tmp_path / "one", {"R@1": [0.0, 20.0, 40.0, 60.0], "mAP": [0.0, 1.0, 0.0, 1.0]})
     write(tmp_path / "other", {"R@1": [10.0, 30.0, 50.0, 70.0], "mAP": [1.0, 0.0, 0.0, 1.0]}, weights="v")
     shown = command("compare", "one", "other").out.splitlines()
-    assert "4 queries, paired" in shown[0] and len(shown) == 3
-    assert shown[1].split()[:4] == ["R@1", "30", "40", "+10"] and shown[2].endswith("not clear")
+    assert shown[0].startswith("first: one   second: other") and "4 queries, paired" in shown[1] and len(shown) == 4
+    assert shown[2].split()[:4] == ["R@1", "30", "40", "+10"] and shown[2].endswith("better")
+    assert shown[3].endswith("not clear")
     lines = [json.loads(line) for line in command("compare", "one", "other", "--json").out.splitlines()]
     assert [(line["name"], line["is_clear"]) for line in lines] == [("R@1", True), ("mAP", False)]
     assert "does not exist" in command("compare", "one", "gone").error

@@ -24,13 +24,13 @@ def test_finished_parts_are_not_run_again_and_the_page_is_written(
     trained: Path, suite: Path, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job, "SUITE", str(suite))
-    for name in ("plain", "madry"):
+    for name in ("plain", "hm"):
         shutil.copytree(trained, tmp_path / "demo" / name)
-    weights = (tmp_path / "demo" / "madry" / "model.safetensors").read_bytes()
+    weights = (tmp_path / "demo" / "hm" / "model.safetensors").read_bytes()
     done = command("demo", "-o", "demo")
     assert done.code == 0, done.err
     assert "training" not in done.err
-    assert (tmp_path / "demo" / "madry" / "model.safetensors").read_bytes() == weights
+    assert (tmp_path / "demo" / "hm" / "model.safetensors").read_bytes() == weights
     assert "ES:R" in done.out and "The page: demo/index.html" in done.out
     page = (tmp_path / "demo" / "index.html").read_text()
-    assert "plain" in page and "madry" in page
+    assert "plain" in page and "hm" in page

@@ -42,6 +42,8 @@ def test_a_folder_without_results_is_refused(tmp_path: Path):
 def test_a_path_that_is_no_folder_is_refused(tmp_path: Path):
     with pytest.raises(InputError, match="nowhere is not a folder"):
         read_run(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="as `robustmetric demo` makes here"):
+        read_run(Path("demo/plain"))
 
 
 def test_empty_results_are_refused(tmp_path: Path):

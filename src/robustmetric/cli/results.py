@@ -84,14 +84,15 @@ def compare(
     found = job(first, second)
     if as_json:
         for one in found:
-            typer.echo(json.dumps({**asdict(one), "is_clear": one.is_clear}))
+            typer.echo(json.dumps({**asdict(one), "is_clear": one.is_clear, "verdict": one.verdict}))
         return
+    typer.echo(f"first: {first}   second: {second}   better, worse: the second")
     width = max(len(one.title) for one in found) + 2
     typer.echo(f"{'':<{width}}{'first':>9}{'second':>9}{'difference':>12}   95 % of {found[0].count} queries, paired")
     for one in found:
         low, high = one.interval
         shown = f"{one.title:<{width}}{one.first:>9.4g}{one.second:>9.4g}{one.second - one.first:>+12.4g}"
-        typer.echo(f"{shown}   {low:+.4g} to {high:+.4g}{'' if one.is_clear else '   not clear'}")
+        typer.echo(f"{shown}   {low:+.4g} to {high:+.4g}   {one.verdict}".rstrip())
 
 
 @app.command()

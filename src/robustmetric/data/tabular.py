@@ -1,6 +1,7 @@
 """Tables: feature rows with a label, from .npz or .csv; the same classes in both splits, as k-NN is used."""
 
 import csv
+import os
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from robustmetric.data.base import Dataset, Split, check_validation, data_root, keep_classes, with_validation
+from robustmetric.data.base import VARIABLE, Dataset, Split, check_validation, data_root, keep_classes, with_validation
 from robustmetric.errors import InputError, nearest
 
 Values = npt.NDArray[np.float32]
@@ -45,10 +46,13 @@ class Tabular:
     def load(self) -> Dataset:
         """The dataset, in memory, as float32."""
         path = self._path()
-        arrays = read_csv(path, self.label) if path.suffix == ".csv" else read_npz(path)
+        arrays = read_csv(path, self.label) if path.suffix.lower() == ".csv" else read_npz(path)
+        for name in ("x", "x_train", "x_test"):  # before a cut, whose rows are others
+            if name in arrays:
+                arrays[name] = _finite(arrays[name], path, name)
         if "x" in arrays:
             arrays = self._cut(arrays["x"], arrays["y"], path)
-        x_train, x_test = _features(arrays["x_train"], path), _features(arrays["x_test"], path)
+        x_train, x_test = (np.asarray(arrays[part], np.float32) for part in ("x_train", "x_test"))
         if x_train.shape[1] != x_test.shape[1]:
             raise InputError(f"{path}: {x_train.shape[1]} features to train on, {x_test.shape[1]} to test")
         if self.scale:
@@ -80,11 +84,11 @@ class Tabular:
 
     def _path(self) -> Path:
         """The file as named, or as named under the data folder."""
-        path = Path(self.file).expanduser()
-        if not path.is_file() and not path.is_absolute():
-            path = data_root(None) / self.file
+        path = data_root(self.file)
         if not path.is_file():
-            raise InputError(f"{path} does not exist; {EXPECTED}")
+            is_elsewhere = path.is_absolute() or os.environ.get(VARIABLE)
+            unset = "" if is_elsewhere else f" ({VARIABLE}, where data sets lie, is not set)"
+            raise InputError(f"{path} does not exist{unset}; {EXPECTED}")
         return path
 
     def _cut(self, x: npt.NDArray[np.generic], y: Classes, path: Path) -> dict[str, npt.NDArray[np.generic]]:
@@ -105,37 +109,67 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[np.generic]]:
         with np.load(path, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
     except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(f"{path} cannot be read ({error}); {EXPECTED}") from error
+        words = "; save words by y.astype(str)" if "Object arrays" in str(error) else ""
+        raise InputError(f"{path} cannot be read ({error}){words}; {EXPECTED}") from error
     if not ({"x_train", "y_train", "x_test", "y_test"} <= arrays.keys() or {"x", "y"} <= arrays.keys()):
         raise InputError(f"{path} holds {', '.join(sorted(arrays)) or 'nothing'}; {EXPECTED}")
     return arrays
 
 
 def read_csv(path: Path, label: str) -> dict[str, npt.NDArray[np.generic]]:
-    """All columns but `label` as numbers."""
+    """All columns but `label` as numbers. Rows are counted from 1, below the header."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         header, *rows = [row for row in csv.reader(file) if row] or [[]]
+    _check_header(header, label, path)
+    place = header.index(label)
+    for i, row in enumerate(rows, start=1):
+        if len(row) != len(header):
+            raise InputError(f"{path}, row {i}: {len(row)} cells under {len(header)} columns")
+        if not row[place].strip():
+            raise InputError(f"{path}, row {i}: no label in column {label!r}; fill it or drop the row")
+    cells = [
+        [_number(cell, path, i, header[j]) for j, cell in enumerate(row) if j != place]
+        for i, row in enumerate(rows, start=1)
+    ]
+    return {"x": np.array(cells), "y": np.array([row[place] for row in rows])}
+
+
+def _check_header(header: Sequence[str], label: str, path: Path) -> None:
+    """Refuse a table without its column of labels, or with one that nobody named."""
+    if len(header) == 1 and (other := next((sign for sign in ";\t|" if sign in header[0]), None)):
+        raise InputError(f"{path}: cells are separated by {other!r}; expected commas")
     if label not in header:
         raise InputError(f"{path} has no label column {label!r}{nearest(label, header)}; name it by data.label=COLUMN")
-    place = header.index(label)
-    short = next((i for i, row in enumerate(rows) if len(row) != len(header)), None)
-    if short is not None:
-        raise InputError(f"{path}, row {short + 1}: {len(rows[short])} cells under {len(header)} columns")
+    if "" in header:
+        raise InputError(
+            f"{path}: column {header.index('') + 1} has no name; a row number would count as a feature: name it, or "
+            "drop it (pandas: to_csv(index=False))"
+        )
+
+
+def _number(cell: str, path: Path, row: int, column: str) -> float:
     try:
-        x = np.array([[float(cell) for i, cell in enumerate(row) if i != place] for row in rows])
+        return float(cell)
     except ValueError as error:
-        raise InputError(f"{path}: a feature is not a number ({error})") from error
-    return {"x": x, "y": np.array([row[place] for row in rows])}
+        words = f"{cell!r} is not a number; write it as one, or drop the column"
+        found = words if cell.strip() else "no value; fill it or drop the row"
+        raise InputError(f"{path}, row {row}, column {column!r}: {found}") from error
 
 
-def _features(x: npt.NDArray[np.generic], path: Path) -> Values:
-    values = np.ascontiguousarray(x, dtype=np.float32)
+def _finite(x: npt.NDArray[np.generic], path: Path, name: str) -> Values:
+    """The features as float32, of which every one is a number."""
+    try:
+        values = np.ascontiguousarray(x, dtype=np.float32)
+    except ValueError as error:
+        raise InputError(f"{path}: {name} is not of numbers ({error})") from error
     if values.ndim != 2 or not values.size:
         raise InputError(f"{path}: features have shape {values.shape}; expected rows x features, neither empty")
     broken = np.flatnonzero(~np.isfinite(values).all(1))
     if len(broken):
+        part = "" if name == "x" else f" of {name}"
         raise InputError(
-            f"{path}: row {broken[0] + 1} holds a value that is not finite ({len(broken)} such rows); fill or drop it"
+            f"{path}: row {broken[0] + 1}{part} holds a value that is not finite ({len(broken)} such rows); "
+            "fill or drop it"
         )
     return values
 

@@ -17,7 +17,7 @@ THRESHOLD = 0.9995
 """Mean pairwise cosine: two unit vectors then lie 0.03 apart (root mean square), a sixth of the usual margin of 0.2.
 
 Between the models that collapse (CUB, HM's pairs: 0.9999 and more) and those that only contract, as many hardened ones
-do, and still rank (0.995 to 0.9987, with R@1 of 44 to 49; the demo's hardened digits, 0.995).
+do, and still rank (0.995 to 0.9987, with R@1 of 44 to 49; `digits/madry`, 0.995).
 """
 EVERY = 16
 """Steps between two checks: one forward pass each, under 1 % of an adversarial training."""

@@ -1,6 +1,5 @@
 """Certify: recipe -> data -> learner -> [points -> radii] -> records, resumed over points."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
@@ -23,8 +22,9 @@ from robustmetric.jobs import assemble
 from robustmetric.jobs.folder import RunFolder, digest, summarise
 from robustmetric.jobs.learned import Fitted, Learner, Rows, Table, fitted
 from robustmetric.jobs.origin import origin
+from robustmetric.jobs.own_table import TABLES, of_units, own_table, proof_in_words
 from robustmetric.jobs.progress import say
-from robustmetric.jobs.proofs import Question, check_radii, proved
+from robustmetric.jobs.proofs import CERTIFIED, Question, Radii, check_radii, proved
 from robustmetric.jobs.questions import attack_question, question_of
 from robustmetric.jobs.words import refuse_words
 from robustmetric.jobs.workers import describe
@@ -36,7 +36,6 @@ from robustmetric.records import Record
 from robustmetric.report.certified import draw_curves
 
 Certificate = KNearest | Crown | Smoothing
-TABLES = (".csv", ".npz")
 DEFAULT = ({"name": "knn_certificate"}, {"name": "knn_certificate", "neighbours": 11, "method": "bound"})
 """What a recipe is certified by when it names nothing: 1-NN exactly, 11-NN by the bound."""
 
@@ -83,7 +82,7 @@ def certify(
     `method` picks those of its k-NN certificates: "exact" or "bound". `attack` is tried beside them, with as many
     neighbours: the error that it reaches is the other side of what is proved. `data` is a table in the recipe's place.
     """
-    overrides = [*_own_table(data), *(overrides or [])]
+    overrides = [*own_table(data), *(overrides or [])]
     spec, where = resolve(name, [*overrides, *([] if points is None else [f"points={points}"])])
     plan = _chosen(_placed(load(spec, where), spec, device), method, where)
     _check_attack(attack, plan, where)
@@ -91,10 +90,9 @@ def certify(
     folder = RunFolder(out or Path("runs") / f"{assemble.title(where)}{of_data}-seed{plan.seed}")
     context = records.context(describe(device_of(device)))
     dataset = plan.data.load()
-    table = _table(dataset, plan.points, plan.shuffle)
-    for certificate in plan.certificates:
-        if isinstance(certificate, KNearest):
-            certificate.check_rows(len(table.x))
+    table = _table(dataset, plan)
+    if data is not None and (warning := of_units(table.x, spec["data"])):
+        say(warning)
     words = [*overrides, *_typed(points=points, method=method, attack=attack, device=device)]
     summary = {**summarise(spec, folder.path.name, context), **origin(where, words, "certify")}
     with _begun(folder, spec, summary):
@@ -110,21 +108,19 @@ def certify(
     }
     found = [known.record]
     for question in _questions(plan, attack, known, table, base, device):
-        record, _ = proved(question, check_radii(plan.radii), folder.path / "certified", plan.seed, context)
-        record = folder.keep(record)
-        found.append(record)
-        say(f"{folder.path.name}  {record.name}: " + "  ".join(f"{k} {v:.4g}" for k, v in record.scores.items()))
+        record, radii = proved(question, check_radii(plan.radii), folder.path / "certified", plan.seed, context)
+        found.append(record := folder.keep(record))
+        for line in _told(record, radii, plan.learner, spec["data"]):
+            say(f"{folder.path.name}  {record.name}: {line}")
     draw_curves({folder.path.name: found[1:]}, folder.path / "certified")
     return found
 
 
-def _own_table(file: str | None) -> list[str]:
-    """The data of a recipe replaced by the user's own, as it is typed; nothing where there is none."""
-    if file is None:
-        return []
-    if Path(file).suffix.lower() not in TABLES:
-        raise InputError(f"--data {file!r} is no table; expected a {' or '.join(TABLES)} file")
-    return [f"data={json.dumps({'name': 'tabular', 'file': file})}"]
+def _told(record: Record, radii: Radii, learner: Learner, data: Spec) -> Iterator[str]:
+    """A record's scores and, of proofs for k-NN, what they say in words."""
+    yield "  ".join(f"{k} {v:.4g}" for k, v in record.scores.items())
+    if record.kind == CERTIFIED and not isinstance(learner, Network):
+        yield proof_in_words(radii, data)
 
 
 def _typed(device: str, **options: Any) -> list[str]:
@@ -144,10 +140,14 @@ def _questions(
     return [*proofs, *(attack_question(number, attack, known, table, base, device) for number in numbers)]
 
 
-def _table(dataset: Dataset, points: int, seed: int) -> Table:
+def _table(dataset: Dataset, plan: Plan) -> Table:
+    """The rows, and the first so many test points; refused where they are too few to vote."""
     x, test_x = _rows(dataset.train), _rows(dataset.queries)
-    chosen, labels = shuffle(test_x, dataset.queries.labels.numpy(), random_state=seed)
-    return Table(x, dataset.train.labels.numpy(), chosen[:points], labels[:points], dataset.train.shape)
+    for certificate in plan.certificates:
+        if isinstance(certificate, KNearest):
+            certificate.check_rows(len(x))
+    chosen, labels = shuffle(test_x, dataset.queries.labels.numpy(), random_state=plan.shuffle)
+    return Table(x, dataset.train.labels.numpy(), chosen[: plan.points], labels[: plan.points], dataset.train.shape)
 
 
 # The recipe.

@@ -25,8 +25,11 @@ def mind(saver: Saver, state: State, evidence: str | None) -> None:
         raise Collapsed(evidence)
 
 
-def mark(folder: RunFolder, evidence: str | None) -> None:
-    """Write into the run's summary whether its model is a collapsed one."""
+def mark(folder: RunFolder, told: str | None, seen: str | None) -> None:
+    """Write into the run's summary whether its model is a collapsed one: by what was `told`, or is only `seen` now."""
+    evidence = told or seen
+    if evidence is not None and told is None:
+        say(f"{folder.path.name}: the model has collapsed: {evidence}; reports flag it, and its scores do not count")
     summary = json.loads(folder.summary.read_text())
     marks = {"collapsed": evidence is not None, "collapse": evidence}
     records.write_json(folder.summary, {**summary, **marks})

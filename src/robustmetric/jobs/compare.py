@@ -11,7 +11,7 @@ from robustmetric.errors import InputError
 from robustmetric.jobs.ers import PerQuery, Store, batch_weights
 from robustmetric.metrics.robustness import SUB_SCORES, bootstrap, ers_per_query
 from robustmetric.records import Record
-from robustmetric.report.scores import show_radius
+from robustmetric.report.scores import describe, show_radius
 
 OWN = ("weights", "standing", "standing_rows", "measured")
 """Settings in which two runs may differ: all others say what was asked of them."""
@@ -33,12 +33,23 @@ class Difference:
     interval: tuple[float, float]
     """Of second minus first, 95 %."""
     count: int
+    score: str
+    """What was measured, without the attack that `name` may begin with."""
 
     @property
     def title(self) -> str:
         """The score as a table names it: `ES:R at 8/255 (compat)`."""
         at = "" if self.radius is None else f" at {show_radius(self.radius)}"
         return f"{self.name}{at}{' (compat)' if self.mode == 'compat' else ''}"
+
+    @property
+    def verdict(self) -> str:
+        """For the second run: `better` or `worse`; `not clear`; empty where neither way is better."""
+        if not self.is_clear:
+            return "not clear"
+        sign = {"higher": 1, "lower": -1, "unknown": 0}[describe(self.score).better]
+        gain = sign * self.interval[0]
+        return "better" if gain > 0 else "worse" if gain < 0 else ""
 
     @property
     def is_clear(self) -> bool:
@@ -102,4 +113,4 @@ def _differences(a: Record, of_a: PerQuery, b: Record, of_b: PerQuery) -> Iterat
             interval = bootstrap(of_b[name] - of_a[name], weights=weights)
             radius = a.settings.get("radius")
             title = f"{a.name} {name}" if name in ANSWERS and a.kind != "clean" else name
-            yield Difference(title, mode, radius, a.scores[name], b.scores[name], interval, a.count)
+            yield Difference(title, mode, radius, a.scores[name], b.scores[name], interval, a.count, name)

@@ -13,7 +13,7 @@ from robustmetric.report.page import write_page
 from robustmetric.report.runs import read_runs
 from robustmetric.report.tables import summaries, to_text
 
-RECIPES = ("digits/plain", "digits/madry")
+RECIPES = ("digits/plain", "digits/hm")
 SUITE = "demo"
 
 

@@ -121,7 +121,7 @@ def read_row(path: Path) -> Row:
     if measured.clean is None and not measured.clustered:
         raise InputError(
             f"{path} holds no evaluation of its weights by an ers, classification, autoattack, auto_rank or clustering "
-            f"suite in fp32 on its own data; run `robustmetric evaluate {path}`"
+            f"suite in fp32 on its own data; run `robustmetric evaluate {path} SUITE`, as ers28 (small images), ers224"
         )
     of_ensembles = bool(measured.clustered) and _is_of_ensembles(data, spec)
     tested = None if of_ensembles else measured.clean

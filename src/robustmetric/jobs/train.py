@@ -121,7 +121,7 @@ def fit(
     fabric.barrier()
     seen = _validate(fabric, plan, dataset, folder, context, state.epoch + bool(state.step))
     if lead:
-        mark(folder, evidence or seen)
+        mark(folder, evidence, seen)
 
 
 def _set_up(fabric: "Fabric", plan: assemble.Plan, dataset: Dataset) -> tuple[nn.Module, torch.optim.Optimizer]:

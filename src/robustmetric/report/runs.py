@@ -44,9 +44,8 @@ class Run:
 def read_run(path: Path) -> Run:
     """The run in a folder; `results.jsonl` must hold a record, everything else may be missing."""
     if not path.is_dir():
-        raise InputError(
-            f"{path} is not a folder; expected a run folder with results.jsonl, as `robustmetric train` makes"
-        )
+        made = "demo` makes here" if path.parts[:1] == ("demo",) else "train` makes"
+        raise InputError(f"{path} is not a folder; expected a run folder with results.jsonl, as `robustmetric {made}")
     results = path / "results.jsonl"
     try:
         records = latest(read(results))

@@ -1,0 +1,50 @@
+"""A table of one's own in the place of a recipe's data: how it is named, and in which unit its radii are."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+
+from robustmetric.errors import InputError
+from robustmetric.recipe import Spec
+
+TABLES = (".csv", ".npz")
+UNEVEN = 100
+"""A column that spreads so many times as widely as another leaves it no say in a distance."""
+
+
+def own_table(file: str | None) -> list[str]:
+    """The data of a recipe replaced by the user's own, as it is typed; nothing where there is none."""
+    if file is None:
+        return []
+    if Path(file).suffix.lower() not in TABLES:
+        raise InputError(f"--data {file!r} is no table; expected a {' or '.join(TABLES)} file")
+    return [f"data={json.dumps({'name': 'tabular', 'file': file})}"]
+
+
+def of_units(x: Float[np.ndarray, "rows features"], data: Mapping[str, Spec]) -> str:
+    """A warning where columns as they are have spreads that no distance can weigh; "" where all is well."""
+    spreads = x.std(axis=0)
+    varied = np.flatnonzero(spreads > 0)
+    if data.get("name") != "tabular" or data.get("scale") or not len(varied):
+        return ""
+    widest, narrowest = (varied[pick(spreads[varied])] for pick in (np.argmax, np.argmin))
+    times = spreads[widest] / spreads[narrowest]
+    if times < UNEVEN:
+        return ""
+    return (
+        f"feature {widest + 1} spreads {times:.2g} times as widely as feature {narrowest + 1}, and distances and radii "
+        "are in their units; data.scale=true maps each to [0, 1]"
+    )
+
+
+def proof_in_words(radii: Float[np.ndarray, " points"], data: Mapping[str, Spec]) -> str:
+    """How many points have a proof, and how far half of these proofs reach, with the unit."""
+    proved = radii[radii > 0]
+    unit = "each feature scaled to [0, 1]" if data.get("scale") else "in the unit of the rows"
+    if not len(proved):
+        return f"of {len(radii)} points none has a proof"
+    reach = f"half of these hold against every change shorter than {np.median(proved):.3g} (l2, {unit})"
+    return f"of {len(radii)} points {len(proved)} have a proof that the right answer stays; {reach}"
