@@ -10,6 +10,8 @@ import pytest
 from sklearn.datasets import load_wine
 
 from commands import Command
+from robustmetric import RobustKNN
+from robustmetric.data.tabular import Tabular
 from robustmetric.jobs.own_table import of_units, proof_in_words
 
 
@@ -33,6 +35,25 @@ def test_a_table_takes_the_place_of_a_recipes_data(table: Path, tmp_path: Path, 
     assert {one["count"] for one in found[1:]} == {20}
     summary = json.loads((tmp_path / "runs" / "tabular-letter-euclidean-wine-seed0" / "run.json").read_text())
     assert summary["recipe"]["data"] == {"name": "tabular", "file": "wine.csv", "label": "kind", "scale": True}
+
+
+def test_the_radius_of_each_row_of_the_file_is_listed_the_weakest_first(
+    table: Path, tmp_path: Path, command: Command
+) -> None:
+    words = ["certify", "tabular/letter-euclidean", "data.label=kind", "--data", "wine.csv", "--points", "30"]
+    done = command(*words, "-o", "run")
+    assert "1-NN exact: row by row, the weakest first: run/certified/1-NN-exact.csv" in done.err
+    with (tmp_path / "run" / "certified" / "1-NN-exact.csv").open(newline="") as file:
+        found = list(csv.DictReader(file))
+    radii = [float(one["radius"]) for one in found]
+    assert len(found) == 30 and radii == sorted(radii) and radii[0] == 0 < radii[-1]
+    wine = load_wine()
+    rows = [int(one["row"].removeprefix("row ")) - 1 for one in found]
+    assert [one["label"] for one in found] == wine.target_names[wine.target[rows]].tolist(), "of the file, from 1"
+    trained = Tabular(str(table), label="kind").load().train
+    knn = RobustKNN().fit(trained.inputs.numpy(), trained.labels.numpy())
+    codes = [trained.class_names.index(one["label"]) for one in found]
+    assert knn.certify(wine.data[rows].astype(np.float32), codes) == pytest.approx(radii, rel=1e-5)
 
 
 def test_the_unit_of_radii_is_said_and_columns_that_drown_others(table: Path, command: Command) -> None:

@@ -4,7 +4,7 @@ import csv
 import os
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,8 +62,8 @@ class Tabular:
         labels = self._joined(np.concatenate([arrays["y_train"], arrays["y_test"]]), path)
         class_names, codes = np.unique(labels, return_inverse=True)
         names = tuple(str(name) for name in class_names.tolist())
-        train = _split(x_train, codes[: len(x_train)], names, "train", path)
-        test = _split(x_test, codes[len(x_train) :], names, "test", path)
+        train = _split(x_train, codes[: len(x_train)], names, _ids(arrays, "train"), path)
+        test = _split(x_test, codes[len(x_train) :], names, _ids(arrays, "test"), path)
         if self.validation:
             # Classes of the test part alone can be neither trained on nor held out.
             train = keep_classes(train, train.labels.unique())
@@ -92,7 +92,7 @@ class Tabular:
         return path
 
     def _cut(self, x: npt.NDArray[np.generic], y: Classes, path: Path) -> dict[str, npt.NDArray[np.generic]]:
-        """A random cut that keeps the row order within each part."""
+        """A random cut that keeps the row order within each part, and which rows of the file these are, from 1."""
         order = torch.randperm(len(x), generator=torch.Generator().manual_seed(self.seed)).numpy()
         count = round(len(x) * (1 - self.test_share))
         if len(x) != len(y) or not 0 < count < len(x):
@@ -100,7 +100,10 @@ class Tabular:
                 f"{path}: {len(x)} rows with {len(y)} labels cannot be cut at test_share {self.test_share}"
             )
         train, test = np.sort(order[:count]), np.sort(order[count:])
-        return {"x_train": x[train], "y_train": y[train], "x_test": x[test], "y_test": y[test]}
+        parts = {"train": train, "test": test}
+        return {
+            f"{name}_{part}": values[rows] for part, rows in parts.items() for name, values in (("x", x), ("y", y))
+        } | {f"rows_{part}": rows + 1 for part, rows in parts.items()}
 
 
 def read_npz(path: Path) -> dict[str, npt.NDArray[np.generic]]:
@@ -174,13 +177,22 @@ def _finite(x: npt.NDArray[np.generic], path: Path, name: str) -> Values:
     return values
 
 
-def _split(x: Values, codes: npt.NDArray[np.intp], class_names: tuple[str, ...], part: str, path: Path) -> Split:
+def _ids(arrays: Mapping[str, npt.NDArray[np.generic]], part: str) -> tuple[str, ...]:
+    """What each row of a part is called: by its place in the file where that was cut, else by its place in the part."""
+    if f"rows_{part}" in arrays:
+        return tuple(f"row {row}" for row in arrays[f"rows_{part}"].tolist())
+    return tuple(f"{part}/{i}" for i in range(len(arrays[f"x_{part}"])))
+
+
+def _split(
+    x: Values, codes: npt.NDArray[np.intp], class_names: tuple[str, ...], ids: tuple[str, ...], path: Path
+) -> Split:
     if len(x) != len(codes):
-        raise InputError(f"{path}: {len(x)} {part} rows but {len(codes)} labels")
+        raise InputError(f"{path}: {len(x)} {ids[0].partition('/')[0]} rows but {len(codes)} labels")
     return Split(
         inputs=torch.from_numpy(x),
         labels=torch.from_numpy(codes).long(),
-        names=tuple(f"{part}/{i}" for i in range(len(x))),
+        names=ids,
         sizes=torch.tensor([1, x.shape[1]]).expand(len(x), 2),
         class_names=class_names,
     )

@@ -22,9 +22,9 @@ from robustmetric.jobs import assemble
 from robustmetric.jobs.folder import RunFolder, digest, summarise
 from robustmetric.jobs.learned import Fitted, Learner, Rows, Table, fitted
 from robustmetric.jobs.origin import origin
-from robustmetric.jobs.own_table import TABLES, of_units, own_table, proof_in_words
+from robustmetric.jobs.own_table import TABLES, of_units, own_table, told, write_points
 from robustmetric.jobs.progress import say
-from robustmetric.jobs.proofs import CERTIFIED, Question, Radii, check_radii, proved
+from robustmetric.jobs.proofs import Question, check_radii, proved
 from robustmetric.jobs.questions import attack_question, question_of
 from robustmetric.jobs.words import refuse_words
 from robustmetric.jobs.workers import describe
@@ -94,7 +94,7 @@ def certify(
     if data is not None and (warning := of_units(table.x, spec["data"])):
         say(warning)
     words = [*overrides, *_typed(points=points, method=method, attack=attack, device=device)]
-    summary = {**summarise(spec, folder.path.name, context), **origin(where, words, "certify")}
+    summary = summarise(spec, folder.path.name, context) | origin(where, words, "certify")
     with _begun(folder, spec, summary):
         known = fitted(plan.learner, table, folder, plan.seed, context)
     base = {
@@ -106,21 +106,15 @@ def certify(
         "points_digest": digest(table.test_x, table.test_y),
         "learned": known.learned,
     }
-    found = [known.record]
+    found, kept = [known.record], folder.path / "certified"
     for question in _questions(plan, attack, known, table, base, device):
-        record, radii = proved(question, check_radii(plan.radii), folder.path / "certified", plan.seed, context)
+        record, radii = proved(question, check_radii(plan.radii), kept, plan.seed, context)
         found.append(record := folder.keep(record))
-        for line in _told(record, radii, plan.learner, spec["data"]):
+        listed = write_points(kept, record.name, table, dataset.queries.class_names, radii)
+        for line in (*told(record, radii, plan.learner, spec["data"]), f"row by row, the weakest first: {listed}"):
             say(f"{folder.path.name}  {record.name}: {line}")
-    draw_curves({folder.path.name: found[1:]}, folder.path / "certified")
+    draw_curves({folder.path.name: found[1:]}, kept)
     return found
-
-
-def _told(record: Record, radii: Radii, learner: Learner, data: Spec) -> Iterator[str]:
-    """A record's scores and, of proofs for k-NN, what they say in words."""
-    yield "  ".join(f"{k} {v:.4g}" for k, v in record.scores.items())
-    if record.kind == CERTIFIED and not isinstance(learner, Network):
-        yield proof_in_words(radii, data)
 
 
 def _typed(device: str, **options: Any) -> list[str]:
@@ -146,8 +140,9 @@ def _table(dataset: Dataset, plan: Plan) -> Table:
     for certificate in plan.certificates:
         if isinstance(certificate, KNearest):
             certificate.check_rows(len(x))
-    chosen, labels = shuffle(test_x, dataset.queries.labels.numpy(), random_state=plan.shuffle)
-    return Table(x, dataset.train.labels.numpy(), chosen[: plan.points], labels[: plan.points], dataset.train.shape)
+    test = test_x, dataset.queries.labels.numpy(), dataset.queries.names
+    chosen, labels, ids = (part[: plan.points] for part in shuffle(*test, random_state=plan.shuffle))
+    return Table(x, dataset.train.labels.numpy(), chosen, labels, dataset.train.shape, tuple(ids))
 
 
 # The recipe.

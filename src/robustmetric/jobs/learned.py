@@ -46,6 +46,8 @@ class Table:
     test_y: npt.NDArray[np.int64]
     shape: tuple[int, ...]
     """Of one row before it was flattened."""
+    ids: tuple[str, ...] = ()
+    """What the rows to certify are called."""
 
 
 @dataclass(frozen=True)
