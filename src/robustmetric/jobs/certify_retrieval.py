@@ -9,7 +9,7 @@ from robustmetric.certify.smoothed_retrieval import Search, SmoothedRetrieval
 from robustmetric.errors import InputError, nearest
 from robustmetric.jobs.arena import Arena, as_bytes
 from robustmetric.jobs.folder import summarise
-from robustmetric.jobs.progress import say
+from robustmetric.jobs.progress import say, terms
 from robustmetric.jobs.proofs import Question, Radii, check_radii, proved
 from robustmetric.jobs.target import Target, find_target
 from robustmetric.jobs.workers import Workers, describe
@@ -71,10 +71,10 @@ def certify_retrieval(
         **arena.settings(),
     }
     question = Question(NAME, len(arena.rows), settings, prove, chunk=1, is_retrieval=True)
-    record, _ = proved(question, radii, target.folder.path / "certified", seed, context)
-    record = target.folder.keep(record)
-    draw_curves({target.name: [record]}, target.folder.path / "certified")
-    say(f"{target.name}  {record.name}: " + "  ".join(f"{key} {value:.4g}" for key, value in record.scores.items()))
+    kept = target.folder.path / "certified"
+    record = target.folder.keep(proved(question, radii, kept, seed, context)[0])
+    draw_curves({target.name: [record]}, kept)
+    say(f"{target.name}  {record.name}: {terms(record.scores)}")
     return [record]
 
 

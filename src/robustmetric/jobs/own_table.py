@@ -12,6 +12,7 @@ from jaxtyping import Float
 from robustmetric.errors import InputError
 from robustmetric.jobs.folder import atomically
 from robustmetric.jobs.learned import Learner, Table
+from robustmetric.jobs.progress import terms
 from robustmetric.jobs.proofs import CERTIFIED
 from robustmetric.learn import Network
 from robustmetric.recipe import Spec
@@ -61,7 +62,7 @@ def told(
     record: Record, radii: Float[np.ndarray, " points"], learner: Learner, data: Mapping[str, Spec]
 ) -> Iterator[str]:
     """A record's scores and, of proofs for k-NN, what they say in words."""
-    yield "  ".join(f"{k} {v:.4g}" for k, v in record.scores.items())
+    yield terms(record.scores)
     if record.kind == CERTIFIED and not isinstance(learner, Network):
         yield proof_in_words(radii, data)
 

@@ -23,7 +23,7 @@ from robustmetric.jobs.folder import RunFolder, save_arrays, summarise
 from robustmetric.jobs.named import refuse_unknown, refuse_unknown_data, view_of
 from robustmetric.jobs.own import OWN_MODEL, own_data, own_model, skipping
 from robustmetric.jobs.pictures import Pictures
-from robustmetric.jobs.progress import say
+from robustmetric.jobs.progress import say, terms
 from robustmetric.jobs.suites import asking_for_surrogate, load_suite
 from robustmetric.jobs.workers import Hardware, Workers, describe
 from robustmetric.numerics.kmeans import Backend, check_backend
@@ -130,7 +130,7 @@ def _keep(target: Target, record: Record, pictures: Pictures | None) -> None:
 
 def _line(record: Record) -> str:
     """A record as it is told when it comes."""
-    shown = "  ".join(f"{key} {value:.4g}" for key, value in record.scores.items() if key not in UNTOLD)
+    shown = terms({key: value for key, value in record.scores.items() if key not in UNTOLD})
     mode = " (compat)" if record.settings.get("mode") == "compat" else ""
     return f"{title(record.name, record.settings.get('radius'))}{mode}: {_judged(record)}{shown}{_apart(record)}"
 
