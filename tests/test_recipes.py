@@ -119,12 +119,12 @@ def test_weights_that_are_nowhere_are_named(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def measured_rows() -> dict[str, list[dict[str, Any]]]:
-    """By recipe, the rows of CUB that it makes as it stands, but for the protocol."""
+    """By recipe, the rows of CUB and CARS that it makes as it stands, but for the protocol."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for path in sorted((ROOT / "results" / "cub").glob("*.json")):
+    for path in sorted(path for data in ("cub", "cars") for path in (ROOT / "results" / data).glob("*.json")):
         row = json.loads(path.read_text())
         stem = Path(row["recipe"]).stem.removeprefix(f"{row['model']}-").partition("-eta")[0]
-        if "attacks" in row and row["defence"] == stem:
+        if "clustering" in row or ("attacks" in row and row["defence"] == stem):
             found.setdefault(row["recipe"], []).append(row)
     return found
 
@@ -136,10 +136,13 @@ MEASURED = measured_rows()
 def test_the_header_of_a_recipe_has_what_was_measured(name: str) -> None:
     (line,) = [line for line in header(ROOT / name) if line.startswith("measured: ")]
     said = dict(part.split(", seed", 1) for part in line.removeprefix("measured: ").split("; "))
-    by_protocol: dict[str, list[float]] = {}
+    by_protocol: dict[str, list[dict[str, Any]]] = {}
     for row in MEASURED[name]:
-        by_protocol.setdefault(row["protocol"], []).append(row["clean"]["R@1"])
+        by_protocol.setdefault(row["protocol"], []).append(row)
     assert set(said) == set(by_protocol), "a protocol is missing, or was not measured"
-    for protocol, recalls in by_protocol.items():
-        assert f": R@1 {statistics.mean(recalls):.1f}" in said[protocol]
+    for protocol, rows in by_protocol.items():
+        assert f": R@1 {statistics.mean(row['clean']['R@1'] for row in rows):.1f}" in said[protocol]
+        if "clustering" in rows[0]:
+            attacked = statistics.mean(row["clustering"]["pgd10"]["R@1"] for row in rows)
+            assert f"under PGD-10 {attacked:.1f}" in said[protocol]
     assert len(MEASURED) > 30
