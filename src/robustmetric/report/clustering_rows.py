@@ -26,6 +26,8 @@ MEASURED = {
     "adaptive": "strongest of clustering_adaptive",
 }
 """Parts of the block `clustering`, as columns."""
+ONE_SIDE = ("query only", "gallery only")
+"""Of PGD-10: what is left of R@1 where the images of one side alone are moved."""
 RELEASES = {"cub": " (CUB-200-2010)"}
 """By data, the release that the published numbers are of, where ours are of another."""
 NAMES = {"madry": "at", "naive_ensemble": "naive"}
@@ -200,19 +202,30 @@ def _line(title: str, theirs: Row | None, ours: Sequence[Row], shown: Sequence[s
     for key in ("clean", "pgd10"):
         cells.append(" / ".join(show(score, (theirs or {}).get(key, {}).get(score)) for score in shown))
     if not ours:
-        return [*cells, "not measured", DASH, DASH, DASH, DASH]
+        return [*cells, "not measured", *([DASH] * (len(MEASURED) + 1))]
     blocks = [row["clustering"] for row in ours]
-    return [*cells, *(_scores(blocks, key, shown) for key in MEASURED), str(len(ours))]
+    clean, attacked, *others = (_scores(blocks, key, shown) for key in MEASURED)
+    return [*cells, clean, attacked, _one_side(blocks), *others, str(len(ours))]
+
+
+def _one_side(blocks: Sequence[Mapping[str, Any]]) -> str:
+    """R@1 under PGD-10 with one side moved: both sides may go the same way and find one another where they end."""
+    attacked = [block.get("pgd10", {}) for block in blocks]
+    return " / ".join(_mean(block.get(side, {}).get("R@1") for block in attacked) for side in ONE_SIDE)
 
 
 def _scores(blocks: Sequence[Mapping[str, Any]], key: str, shown: Sequence[str]) -> str:
-    """Means over seeds of one part of their blocks."""
+    """Means over seeds of one part of their blocks; one dash where none has any of it."""
+    if not any(block.get(key) for block in blocks):
+        return DASH
     return " / ".join(_mean(block.get(key, {}).get(score) for block in blocks) for score in shown)
 
 
 def _markdown(data: str, lines: Sequence[Sequence[str]], shown: Sequence[str]) -> str:
     theirs = f"published{RELEASES.get(data, '')}: clean"
-    return _rows([f"defence ({' / '.join(shown)})", theirs, "PGD-10", *MEASURED.values(), "seeds"], lines)
+    clean, attacked, *others = MEASURED.values()
+    moved = "R@1, PGD-10 on queries / gallery alone"
+    return _rows([f"defence ({' / '.join(shown)})", theirs, "PGD-10", clean, attacked, moved, *others, "seeds"], lines)
 
 
 def _rows(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
