@@ -56,7 +56,11 @@ def own(tmp_path: Path) -> str:
         (["train", "digits/madry", "defence.attack.ball.radius=8"], "did you mean 8/255?"),
         (["unpack", ROOT / "results/cub"], "results/cub is a folder; expected a row of the ledger"),
         (["compare", ROW, ROW], "is a file; expected a run folder, such as `robustmetric unpack` makes"),
-        (["ledger", "--table", "nowhere"], "no row of 'nowhere' is published or measured; expected a folder of rows"),
+        (
+            ["ledger", "--table", "nowhere"],
+            "nowhere is no folder of results; expected the path of one, such as results/",
+        ),
+        (["ledger", "--table", "results/cub"], "results/cub is no folder of results; expected the path"),
         (["certify", "digits/plain", "--sigma", "-1"], "sigma -1.0 is no deviation of noise"),
         (["certify", "digits/classifier_madry"], "'digits/classifier_madry' is a classifier, which searches nothing"),
     ],
