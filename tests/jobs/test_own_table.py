@@ -12,7 +12,7 @@ from sklearn.datasets import load_wine
 from commands import Command
 from robustmetric import RobustKNN
 from robustmetric.data.tabular import Tabular
-from robustmetric.jobs.own_table import of_units, proof_in_words
+from robustmetric.jobs.own_table import of_units
 
 
 @pytest.fixture
@@ -66,12 +66,6 @@ def test_the_unit_of_radii_is_said_and_columns_that_drown_others(table: Path, co
     assert "spreads" not in scaled and "(l2, each feature scaled to [0, 1])" in scaled
     ours = command("certify", "tabular/digits-euclidean", "--points", "20", "-o", "ours").err
     assert "spreads" not in ours, "the units of our own recipes are known"
-
-
-def test_half_of_the_proofs_reach_the_middle_one() -> None:
-    said = proof_in_words(np.array([0.0, 0.1, 0.2, 0.4, 0.0]), {"scale": True})
-    assert said.startswith("of 5 points 3 have a proof") and "shorter than 0.2 " in said
-    assert proof_in_words(np.zeros(2), {}) == "of 2 points none has a proof"
 
 
 def test_a_constant_column_is_no_narrow_one() -> None:
