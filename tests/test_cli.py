@@ -188,5 +188,7 @@ def test_ctrl_c_in_an_evaluation_says_that_nothing_is_lost(
 
 def test_a_report_is_made_of_run_folders(trained: Path, command: Command, tmp_path: Path) -> None:
     assert command("report", trained, "-o", "page").out.strip() == "page/index.html"
-    assert (tmp_path / "page" / "index.html").is_file()
+    page = (tmp_path / "page" / "index.html").read_text()
+    commit = json.loads((trained / "run.json").read_text())["commit"]
+    assert f"<dt>trained at commit</dt><dd>{commit}</dd>" in page
     assert "nowhere" in command("report", "nowhere").error
