@@ -126,11 +126,6 @@ def test_no_help_offers_what_does_not_work(command: Command) -> None:
     assert command("evaluate", "digits/plain", "demo", "--precision", "32-true").code == 2
 
 
-def test_an_unknown_option_or_command_is_exit_code_2(command: Command) -> None:
-    assert command("train", "digits/plain", "--debug").code == 2
-    assert command("trian").code == 2
-
-
 def test_training_data_at_fault_is_named(pictures: Pictures, command: Command, tmp_path: Path) -> None:
     own = tmp_path / "own.yaml"
     folder = "{name: folder, root: photos, size: 16}"
