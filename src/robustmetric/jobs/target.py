@@ -101,10 +101,9 @@ def evaluate(
     for record, pictures in run_any_suite(arena, chosen, seed, context, settings, finished, kept, backend):
         if lead:
             _keep(target, record, pictures)
-    found = records.latest(records.read(target.folder.results)) if target.folder.results.is_file() else []
     if lead:
-        _say_last(target, chosen, finished, closing(found, chosen.name, arena.settings(), seed))
-    return found
+        _say_last(target, chosen, finished, arena, seed)
+    return list(target.folder.finished().values())
 
 
 def _say_first(target: Target, suite: str, surrogate: str | None) -> None:
@@ -114,11 +113,12 @@ def _say_first(target: Target, suite: str, surrogate: str | None) -> None:
         say(f"left out without --surrogate RUN: {', '.join(left_out)}")
 
 
-def _say_last(target: Target, suite: Suite, before: Mapping[str, Record], sentence: str) -> None:
+def _say_last(target: Target, suite: Suite, before: Mapping[str, Record], arena: Arena, seed: int) -> None:
     """Whether all was there before, and what was found, in plain words."""
-    if before and len(before) == len(target.folder.finished()):
+    found = list(target.folder.finished().values())
+    if before and len(before) == len(found):
         say(f"{target.folder.path}: nothing to do, every trial of {suite.name} is there")
-    if sentence:
+    if sentence := closing(found, suite.name, arena.settings(), seed):
         say(f"{target.name}: {sentence}")
 
 
