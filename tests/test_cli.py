@@ -126,11 +126,6 @@ def test_no_help_offers_what_does_not_work(command: Command) -> None:
     assert command("evaluate", "digits/plain", "demo", "--precision", "32-true").code == 2
 
 
-def test_an_unknown_option_or_command_is_exit_code_2(command: Command) -> None:
-    assert command("train", "digits/plain", "--debug").code == 2
-    assert command("trian").code == 2
-
-
 def test_training_data_at_fault_is_named(pictures: Pictures, command: Command, tmp_path: Path) -> None:
     own = tmp_path / "own.yaml"
     folder = "{name: folder, root: photos, size: 16}"
@@ -188,5 +183,7 @@ def test_ctrl_c_in_an_evaluation_says_that_nothing_is_lost(
 
 def test_a_report_is_made_of_run_folders(trained: Path, command: Command, tmp_path: Path) -> None:
     assert command("report", trained, "-o", "page").out.strip() == "page/index.html"
-    assert (tmp_path / "page" / "index.html").is_file()
+    page = (tmp_path / "page" / "index.html").read_text()
+    commit = json.loads((trained / "run.json").read_text())["commit"]
+    assert f"<dt>trained at commit</dt><dd>{commit}</dd>" in page
     assert "nowhere" in command("report", "nowhere").error

@@ -139,7 +139,7 @@ def test_a_split_table_keeps_its_rows_and_shares_its_classes(tmp_path: Path) -> 
         y_test=np.array([1, 10]),
     )
     dataset = Tabular(file).load()
-    assert dataset.train.inputs.tolist() == [[0, 5], [2, 5], [4, 5]] and dataset.train.inputs.dtype == torch.float32
+    assert dataset.train.inputs.tolist() == [[0, 5], [2, 5], [4, 5]] and dataset.train.inputs.dtype == torch.float64
     assert dataset.train.class_names == dataset.queries.class_names == ("1", "6", "10")  # by number, not by spelling
     assert dataset.train.labels.tolist() == [1, 0, 1] and dataset.queries.labels.tolist() == [0, 2]
     # Scaled by the training range 0..4; the constant column becomes 0 on what is trained on.

@@ -276,7 +276,10 @@ def test_a_spoiled_row_is_refused_with_the_reason(tmp_path: Path) -> None:
     ):
         assert any(message in fault for fault in faults({**good, "certified": [{**proof, "error": errors}]}))
     (tmp_path / "b-seed0.json").write_text(json.dumps(good))
-    with pytest.raises(InputError, match="its id is not the name of the file"):
+    with pytest.raises(InputError, match="id 'a-seed0' is not the name of the file"):
+        read_certified(tmp_path)
+    (tmp_path / "b-seed0.json").write_text("{")
+    with pytest.raises(InputError, match=r"b-seed0.json, line 1: not valid JSON"):
         read_certified(tmp_path)
 
 

@@ -98,6 +98,13 @@ def test_an_error_while_gathering_comes_in_its_turn_and_ends_the_thread() -> Non
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("loading")]
 
 
+def test_rows_of_a_table_come_in_the_precision_that_models_compute_in() -> None:
+    rows = torch.rand(10, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    feed = Feed(images(rows), CPU)
+    for batches in (streamed(feed, ROWS, Identity()), one_by_one(feed, ROWS, Identity())):
+        assert all(torch.equal(batch.inputs, rows[some].float()) for batch, some in zip(batches, ROWS, strict=True))
+
+
 def test_a_streamed_row_of_nan_is_named() -> None:
     inputs = torch.zeros(10, 4)
     inputs[8, 1] = torch.nan

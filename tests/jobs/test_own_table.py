@@ -12,7 +12,7 @@ from sklearn.datasets import load_wine
 from commands import Command
 from robustmetric import RobustKNN
 from robustmetric.data.tabular import Tabular
-from robustmetric.jobs.own_table import of_units, proof_in_words
+from robustmetric.jobs.own_table import of_units
 
 
 @pytest.fixture
@@ -53,7 +53,20 @@ def test_the_radius_of_each_row_of_the_file_is_listed_the_weakest_first(
     trained = Tabular(str(table), label="kind").load().train
     knn = RobustKNN().fit(trained.inputs.numpy(), trained.labels.numpy())
     codes = [trained.class_names.index(one["label"]) for one in found]
-    assert knn.certify(wine.data[rows].astype(np.float32), codes) == pytest.approx(radii, rel=1e-5)
+    assert knn.certify(wine.data[rows], codes) == pytest.approx(radii, rel=1e-5)
+
+
+def test_what_is_proved_is_proved_of_the_rows_as_given(command: Command, tmp_path: Path) -> None:
+    """Seconds since 1970, which float32 has 128 apart: from +20 it is 30 to the middle of +0 and +100, and not 64."""
+    train, test = (1.6e9 + np.array(seconds)[:, None] for seconds in ([0.0, 100.0], [20.0]))
+    np.savez(tmp_path / "times.npz", x_train=train, y_train=["day", "night"], x_test=test, y_test=["day"])
+    words = ["certify", "tabular/letter-euclidean", "--data", "times.npz", "--method", "exact", "-o", "run"]
+    assert command(*words).code == 0
+    listed = (tmp_path / "run" / "certified" / "1-NN-exact.csv").read_text().splitlines()
+    assert listed == ["row,label,radius", "test/0,day,30"]
+    assert command(*words[:-1], "scaled", "data.scale=true").code == 0
+    listed = (tmp_path / "scaled" / "certified" / "1-NN-exact.csv").read_text().splitlines()
+    assert listed[1:] == ["test/0,day,0.3"]
 
 
 def test_the_unit_of_radii_is_said_and_columns_that_drown_others(table: Path, command: Command) -> None:
@@ -66,12 +79,6 @@ def test_the_unit_of_radii_is_said_and_columns_that_drown_others(table: Path, co
     assert "spreads" not in scaled and "(l2, each feature scaled to [0, 1])" in scaled
     ours = command("certify", "tabular/digits-euclidean", "--points", "20", "-o", "ours").err
     assert "spreads" not in ours, "the units of our own recipes are known"
-
-
-def test_half_of_the_proofs_reach_the_middle_one() -> None:
-    said = proof_in_words(np.array([0.0, 0.1, 0.2, 0.4, 0.0]), {"scale": True})
-    assert said.startswith("of 5 points 3 have a proof") and "shorter than 0.2 " in said
-    assert proof_in_words(np.zeros(2), {}) == "of 2 points none has a proof"
 
 
 def test_a_constant_column_is_no_narrow_one() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -56,7 +57,11 @@ def own(tmp_path: Path) -> str:
         (["train", "digits/madry", "defence.attack.ball.radius=8"], "did you mean 8/255?"),
         (["unpack", ROOT / "results/cub"], "results/cub is a folder; expected a row of the ledger"),
         (["compare", ROW, ROW], "is a file; expected a run folder, such as `robustmetric unpack` makes"),
-        (["ledger", "--table", "nowhere"], "no row of 'nowhere' is published or measured; expected a folder of rows"),
+        (
+            ["ledger", "--table", "nowhere"],
+            "nowhere is no folder of results; expected the path of one, such as results/",
+        ),
+        (["ledger", "--table", "results/cub"], "results/cub is no folder of results; expected the path"),
         (["certify", "digits/plain", "--sigma", "-1"], "sigma -1.0 is no deviation of noise"),
         (["certify", "digits/classifier_madry"], "'digits/classifier_madry' is a classifier, which searches nothing"),
     ],
@@ -93,6 +98,27 @@ def test_a_misspelt_name_is_told_before_data_or_weights_are_asked_for(
     words: list[object], said: str, command: Command
 ) -> None:
     assert said in command(*words).error
+
+
+@pytest.mark.parametrize("words", [["evaluate", "cub/act"], ["evaluate", "cub/mobilenet_v2-act", "ers224"]])
+def test_missing_data_are_told_before_weights_are_asked_for(words: list[str], command: Command) -> None:
+    """The first recipe downloads its weights, the second has them where data lie."""
+    assert "no data folder given; set root: in the recipe or the environment variable ROBUST" in command(*words).error
+
+
+def test_a_model_that_is_misspelt_or_has_no_weights_is_told_before_data_are_read(
+    trained: Path, own: str, command: Command, tmp_path: Path
+) -> None:
+    unreadable = tmp_path / "photos.zip"
+    unreadable.write_text("no zip")
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    (run / "model.safetensors").unlink()
+    for model, said in ((f"{own}.Nowhere", "Nowhere"), ("run", "run has no model.safetensors; finish it with")):
+        assert said in command("evaluate", model, "demo", "--data", unreadable).error
+    recipe = (run / "recipe.yaml").read_text()
+    (tmp_path / "mine.yaml").write_text(recipe.replace("name: convnet", "name: convnt"))
+    assert "did you mean 'convnet'?" in command("evaluate", "mine.yaml", "demo", "--data", unreadable).error
 
 
 def test_a_name_that_one_of_several_rows_lacks_is_told_before_the_first_is_measured(

@@ -181,6 +181,9 @@ def test_a_recipe_is_evaluated_as_built(suite: Path, command: Command, tmp_path:
     assert done.code == 0 and "as its recipe builds it, not trained" in done.err
     assert (tmp_path / "runs" / "evaluate-digits-plain" / "recipe.yaml").is_file()
     assert "not trained" not in command("evaluate", "runs/evaluate-digits-plain", suite, "--queries", 20).err
+    assert command("report", "runs/evaluate-digits-plain").code == 0
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "<dt>trained at commit</dt><dd>not trained in this folder</dd>" in page
 
 
 def test_a_truncated_model_is_named(run: Path, suite: Path, command: Command) -> None:

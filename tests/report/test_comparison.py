@@ -4,6 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from commands import Command
 from robustmetric.report.comparison import comparison
 from robustmetric.report.scores import DASH
 
@@ -38,10 +41,18 @@ def test_rows_of_retrieval_stand_in_the_order_of_their_own_protocols(tmp_path: P
     assert 0 <= text.index("protocol scaled") < text.index("protocol short")
 
 
-def test_only_data_without_any_row_is_said_not_to_be_there(tmp_path: Path) -> None:
-    none = comparison(tmp_path / "cub").split("### cub, clustering")[0]
-    assert "| not measured: no data |" in none and "| not measured |" not in none
+def test_what_is_published_and_was_not_measured_is_said(tmp_path: Path) -> None:
     clean = {"R@1": 30.0}
     write(tmp_path / "cub", "plain", data="cub", model="resnet18", protocol="full", queries=5924, clean=clean)
-    some = comparison(tmp_path / "cub").split("### cub, clustering")[0]
-    assert "| not measured |" in some and "no data" not in some
+    assert "| not measured |" in comparison(tmp_path / "cub").split("### cub, clustering")[0]
+
+
+@pytest.mark.parametrize("words", ["--table results/cub", "--table results/tabular", "--figure results/cub -o drawn"])
+def test_a_folder_without_rows_is_refused_though_its_data_are_known(
+    words: str, tmp_path: Path, command: Command
+) -> None:
+    folder = words.split()[1]
+    (tmp_path / folder).mkdir(parents=True)
+    error = command("ledger", *words.split()).error
+    assert f"{folder} holds no rows, files named ID.json; expected a folder such as results/" in error
+    assert f"robustmetric ledger RUN ... -o {folder}" in error

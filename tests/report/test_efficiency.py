@@ -58,6 +58,12 @@ def test_a_panel_draws_means_and_a_cross_for_each_collapsed_model() -> None:
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["act", "hm_lga", "plain", "collapsed"]
 
 
+def test_the_cost_is_told_as_the_most_since_triplets_at_their_goal_leave_early() -> None:
+    figure = cost_figure(ROWS)
+    assert figure is not None
+    assert {axes.get_xlabel() for axes in figure.axes} == {"passes per update, at most: steps + 1"}
+
+
 def test_without_a_collapse_the_legend_does_not_speak_of_one() -> None:
     figure = cost_figure([row("act", 2, 46.0), row("act", 4, 38.0)])
     assert figure is not None and [text.get_text() for text in figure.legends[0].get_texts()] == ["act"]

@@ -2,10 +2,10 @@ import json
 from pathlib import Path
 
 import pytest
-from sample_runs import PLAIN, MakeRun, clean
+from sample_runs import PLAIN, MakeRun, clean, epoch
 
 from robustmetric.errors import InputError
-from robustmetric.records import append
+from robustmetric.records import Record, append
 from robustmetric.report.runs import read_run, read_runs
 
 
@@ -15,6 +15,21 @@ def test_a_run_is_read_whole(make_run: MakeRun):
     assert len(run.records) == len(PLAIN)
     assert "name: plain" in run.recipe
     assert run.context("versions") == ["torch 2.9.1"]
+
+
+@pytest.mark.parametrize(
+    ("command", "records", "said"),
+    [
+        ("robustmetric train digits/plain", (), ("trained at commit", "abc1234")),
+        ("robustmetric certify tabular/digits-arml", (), ("fitted at commit", "abc1234")),
+        ("", (epoch(1, triplet=0.2),), ("trained at commit", "abc1234")),
+        ("", (), ("trained at commit", "not trained in this folder")),
+    ],
+)
+def test_the_commit_of_an_evaluation_is_not_told_as_that_of_training(
+    command: str, records: tuple[Record, ...], said: tuple[str, str], make_run: MakeRun
+) -> None:
+    assert read_run(make_run("plain", *PLAIN, *records, command=command)).made_at == said
 
 
 def test_a_record_measured_again_counts_once_and_the_newest_wins(make_run: MakeRun):

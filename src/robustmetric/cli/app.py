@@ -9,6 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from robustmetric.cli.usage import in_one_line
 from robustmetric.errors import InputError
 from robustmetric.version import VERSION
 
@@ -20,6 +21,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+
+USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
+"""What the parser raises; of its classes typer gives out this one's heir alone."""
 
 Devices = Annotated[str, typer.Option(help="How many devices, or which: 2, or 0,3, or auto.")]
 Accelerator = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
@@ -87,11 +91,17 @@ def main() -> None:
         # A console script has its own folder on the path, not the one where my_lab/encoders.py lies.
         if os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())
-        app()
+        sys.exit(app(standalone_mode=False))  # so that usage errors come here; an exit code that was raised is returned
+    except USAGE_ERROR as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # the help has been shown
+            sys.exit(2)
+        _leave(in_one_line(error, sys.argv[1:]))
     except (InputError, OSError) as error:
         if "--debug" in sys.argv:
             raise
         _leave(str(error))
+    except typer.Abort:  # Ctrl-C, in older versions of typer
+        sys.exit(130)
     except RuntimeError as error:
         if "--debug" in sys.argv or not is_out_of_memory(error):
             raise

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Split:
-    """Labelled inputs: uint8 images (n, channels, height, width) or float32 rows (n, features)."""
+    """Labelled inputs: uint8 images (n, channels, height, width) or rows of floats (n, features)."""
 
     inputs: Shaped[Tensor, "n *shape"]
     labels: Int[Tensor, " n"]

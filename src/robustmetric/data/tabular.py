@@ -15,7 +15,7 @@ import torch
 from robustmetric.data.base import VARIABLE, Dataset, Split, check_validation, data_root, keep_classes, with_validation
 from robustmetric.errors import InputError, nearest
 
-Values = npt.NDArray[np.float32]
+Values = npt.NDArray[np.float64]
 Classes = npt.NDArray[np.generic]
 EXPECTED = "expected a .npz with x_train, y_train, x_test, y_test (or x, y), or a .csv with one column of labels"
 
@@ -44,7 +44,7 @@ class Tabular:
             raise InputError(f"test_share {self.test_share} is not a share of the rows; expected 0 < share < 1")
 
     def load(self) -> Dataset:
-        """The dataset, in memory, as float32."""
+        """The dataset, in memory, as float64: what is proved is proved of the rows as they are, not of rounded ones."""
         path = self._path()
         arrays = read_csv(path, self.label) if path.suffix.lower() == ".csv" else read_npz(path)
         for name in ("x", "x_train", "x_test"):  # before a cut, whose rows are others
@@ -52,7 +52,7 @@ class Tabular:
                 arrays[name] = _finite(arrays[name], path, name)
         if "x" in arrays:
             arrays = self._cut(arrays["x"], arrays["y"], path)
-        x_train, x_test = (np.asarray(arrays[part], np.float32) for part in ("x_train", "x_test"))
+        x_train, x_test = (np.asarray(arrays[part], np.float64) for part in ("x_train", "x_test"))
         if x_train.shape[1] != x_test.shape[1]:
             raise InputError(f"{path}: {x_train.shape[1]} features to train on, {x_test.shape[1]} to test")
         if self.scale:
@@ -160,9 +160,9 @@ def _number(cell: str, path: Path, row: int, column: str) -> float:
 
 
 def _finite(x: npt.NDArray[np.generic], path: Path, name: str) -> Values:
-    """The features as float32, of which every one is a number."""
+    """The features as float64, of which every one is a number."""
     try:
-        values = np.ascontiguousarray(x, dtype=np.float32)
+        values = np.ascontiguousarray(x, dtype=np.float64)
     except ValueError as error:
         raise InputError(f"{path}: {name} is not of numbers ({error})") from error
     if values.ndim != 2 or not values.size:

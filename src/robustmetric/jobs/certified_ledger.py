@@ -14,9 +14,8 @@ from robustmetric.jobs.certify_retrieval import NAME, OPTIONS, QUERIES
 from robustmetric.jobs.folder import RunFolder
 from robustmetric.jobs.proofs import CERTIFIED, EMPIRICAL
 from robustmetric.records import Record
-from robustmetric.report.certified import Row
 from robustmetric.report.certified_schema import faults
-from robustmetric.report.ledger import header_of
+from robustmetric.report.ledger import Row, header_of
 
 
 def read_certified_row(path: Path) -> Row:

@@ -22,10 +22,11 @@ from robustmetric.jobs import assemble
 from robustmetric.jobs.folder import RunFolder, digest, summarise
 from robustmetric.jobs.learned import Fitted, Learner, Rows, Table, fitted
 from robustmetric.jobs.origin import origin
-from robustmetric.jobs.own_table import TABLES, of_units, own_table, told, write_points
+from robustmetric.jobs.own_table import TABLES, of_units, own_table
 from robustmetric.jobs.progress import say
 from robustmetric.jobs.proofs import Question, check_radii, proved
 from robustmetric.jobs.questions import attack_question, question_of
+from robustmetric.jobs.radii_told import lines, write_points
 from robustmetric.jobs.words import refuse_words
 from robustmetric.jobs.workers import describe
 from robustmetric.learn import Network
@@ -111,7 +112,7 @@ def certify(
         record, radii = proved(question, check_radii(plan.radii), kept, plan.seed, context)
         found.append(record := folder.keep(record))
         listed = write_points(kept, record.name, table, dataset.queries.class_names, radii)
-        for line in (*told(record, radii, plan.learner, spec["data"]), f"row by row, the weakest first: {listed}"):
+        for line in (*lines(record, radii, plan.learner, spec["data"]), f"row by row, the weakest first: {listed}"):
             say(f"{folder.path.name}  {record.name}: {line}")
     draw_curves({folder.path.name: found[1:]}, kept)
     return found

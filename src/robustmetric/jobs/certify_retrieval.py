@@ -64,12 +64,8 @@ def certify_retrieval(
         found = certificate.certify(arena.model, batch, arena.gallery, first=part.start)
         return found.radius_if_right(batch.labels).cpu().numpy()
 
-    settings = {
-        "data": target.dataset.name,
-        "certificate": repr(certificate),
-        **{word: getattr(certificate, word) for word in OPTIONS},
-        **arena.settings(),
-    }
+    asked = {word: getattr(certificate, word) for word in OPTIONS}
+    settings = {"data": target.dataset.name, "certificate": repr(certificate), **asked, **arena.settings()}
     question = Question(NAME, len(arena.rows), settings, prove, chunk=1, is_retrieval=True)
     kept = target.folder.path / "certified"
     record = target.folder.keep(proved(question, radii, kept, seed, context)[0])

@@ -22,7 +22,9 @@ class Feed:
         self.device = device
         if resident is None:
             resident = device.type == "cuda" and _fits(split.inputs, device)
-        self.inputs = split.inputs.to(device) if resident else split.inputs
+        # Models compute in float32; rows of a table come in float64.
+        inputs = split.inputs if split.inputs.dtype == torch.uint8 else split.inputs.float()
+        self.inputs = inputs.to(device) if resident else inputs
         # A few bytes per sample, looked up on the device so that the host need not wait for a copy of them.
         self._labels, self._sizes = split.labels.to(device), split.sizes.to(device)
 

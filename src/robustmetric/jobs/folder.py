@@ -63,9 +63,13 @@ class RunFolder:
 
     def load_weights(self, model: nn.Module) -> None:
         """Put this run's weights into a model of the same architecture."""
+        self.check_weights()
+        load_weights(model, read_state(self.weights), str(self.weights))
+
+    def check_weights(self) -> None:
+        """Refuse a folder without weights, before anything is loaded."""
         if not self.weights.is_file():
             raise InputError(f"{self.path} has no model.safetensors; finish it with `robustmetric train ... --resume`")
-        load_weights(model, read_state(self.weights), str(self.weights))
 
     def save_weights(self, model: nn.Module) -> None:
         """Write the model's weights as safetensors."""

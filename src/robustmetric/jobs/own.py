@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +84,16 @@ def _named_data(name: str, skip_unreadable: bool) -> Dataset:
 OWN_MODEL = "your own model is named FILE.FUNCTION, as in company.build for `def build()` in ./company.py"
 
 
-def own_model(name: str) -> nn.Module:
+def own_model(name: str) -> Callable[[], nn.Module]:
+    """What builds somebody's own model, found by its name; it is called when the model is needed."""
     try:
         made = recipe.find(name, {}, "model")
     except InputError as error:
         raise InputError(f"{error}; {OWN_MODEL}, which builds it and loads its weights") from error
+    return partial(_built, made, name)
+
+
+def _built(made: Any, name: str) -> nn.Module:
     try:
         model = made if isinstance(made, nn.Module) else made()
     except InputError:

@@ -1,6 +1,6 @@
 """What `evaluate` is pointed at: a run folder, a recipe, or a model of one's own with data of one's own."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -10,6 +10,7 @@ from torch import nn
 
 from robustmetric import recipe, records
 from robustmetric.attacks.suite import Suite
+from robustmetric.catalogue import NAMES
 from robustmetric.data.base import Dataset
 from robustmetric.data.protocols import Transform
 from robustmetric.errors import InputError
@@ -100,10 +101,9 @@ def evaluate(
     for record, pictures in run_any_suite(arena, chosen, seed, context, settings, finished, kept, backend):
         if lead:
             _keep(target, record, pictures)
-    found = records.latest(records.read(target.folder.results)) if target.folder.results.is_file() else []
     if lead:
-        _say_last(target, chosen, finished, closing(found, chosen.name, arena.settings(), seed))
-    return found
+        _say_last(target, chosen, finished, arena, seed)
+    return list(target.folder.finished().values())
 
 
 def _say_first(target: Target, suite: str, surrogate: str | None) -> None:
@@ -113,11 +113,12 @@ def _say_first(target: Target, suite: str, surrogate: str | None) -> None:
         say(f"left out without --surrogate RUN: {', '.join(left_out)}")
 
 
-def _say_last(target: Target, suite: Suite, before: Mapping[str, Record], sentence: str) -> None:
+def _say_last(target: Target, suite: Suite, before: Mapping[str, Record], arena: Arena, seed: int) -> None:
     """Whether all was there before, and what was found, in plain words."""
-    if before and len(before) == len(target.folder.finished()):
+    found = list(target.folder.finished().values())
+    if before and len(before) == len(found):
         say(f"{target.folder.path}: nothing to do, every trial of {suite.name} is there")
-    if sentence:
+    if sentence := closing(found, suite.name, arena.settings(), seed):
         say(f"{target.name}: {sentence}")
 
 
@@ -162,26 +163,15 @@ def find_target(
 ) -> Target:
     """A run folder, a recipe (its model as built, untrained or pretrained), or the dotted path of a model factory.
 
-    `view` is what images go through before a model of one's own; a recipe says so itself.
+    `view` is what images go through before a model of one's own; a recipe says so itself. Data are read before the
+    model, whose weights may be a download: that they are missing is said at once.
     """
-    path, is_as_built = Path(name), False
+    path = Path(name)
     is_own = not path.is_dir() and path.suffix not in {"", ".yaml", ".yml"} and "/" not in name
     seen = {} if view is None else {"view": view_of(view, name, is_own=is_own)}
     if data is not None:
         refuse_unknown_data(data)
-    if path.is_dir():
-        model, spec = assemble.load_run(path)
-        home = path
-    elif is_own:
-        if data is None:
-            raise InputError(f"{name!r} brings no data; name some with --data FOLDER, FILE.csv or a data set")
-        spec, model = {"model": {"name": name}, **seen}, own_model(name)
-        home = Path("runs") / f"evaluate-{name}"
-    else:
-        _refuse_missing_run(name)
-        spec, where = assemble.resolve(name, [])
-        model = assemble.load_model(spec, where)
-        home, is_as_built = Path("runs") / f"evaluate-{assemble.title(where)}", True
+    spec, home, load = _of_own(name, seen, data) if is_own else _of_recipe(name, data)
     if data is None:
         spec = skipping(spec, name) if skip_unreadable else spec
         dataset, shown = assemble.load_data(spec, name), assemble.load_view(spec, name)
@@ -191,7 +181,34 @@ def find_target(
         spec = {**spec, "data": {"name": data}}
         home = home if path.is_dir() else home.with_name(f"{home.name}-{dataset.name}")
     place = RunFolder(out or home)
-    return Target(model, dataset, shown, place, spec, place.path.name, is_as_built)
+    return Target(load(), dataset, shown, place, spec, place.path.name, is_as_built=not is_own and not path.is_dir())
+
+
+Found = tuple[dict[str, Spec], Path, Callable[[], nn.Module]]
+"""Settings, where results go, and what loads the model; nothing is loaded yet, but every name is looked up."""
+
+
+def _of_own(name: str, seen: Mapping[str, Spec], data: str | None) -> Found:
+    if data is None:
+        raise InputError(f"{name!r} brings no data; name some with --data FOLDER, FILE.csv or a data set")
+    return {"model": {"name": name}, **seen}, Path("runs") / f"evaluate-{name}", own_model(name)
+
+
+def _of_recipe(name: str, data: str | None) -> Found:
+    """Of a run folder, or of a recipe by its name."""
+    path, where = Path(name), name
+    if path.is_dir():
+        folder = RunFolder(path)
+        spec = folder.read_recipe()
+        folder.check_weights()
+    else:
+        _refuse_missing_run(name)
+        spec, where = assemble.resolve(name, [])
+    needed = ("model", "view", *(() if data is not None else ("data",)))
+    recipe.look_over({key: spec[key] for key in needed if key in spec}, NAMES, where)
+    if path.is_dir():
+        return spec, path, lambda: assemble.load_run(path)[0]
+    return spec, Path("runs") / f"evaluate-{assemble.title(where)}", lambda: assemble.load_model(spec, where)
 
 
 def _refuse_missing_run(name: str) -> None:

@@ -1,24 +1,21 @@
 """Error against radius: the curves of certified records as PNG and SVG, and the rows of `results/tabular`."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from robustmetric.errors import InputError
 from robustmetric.records import Record
 from robustmetric.report.certified_schema import faults
+from robustmetric.report.ledger import Row, read_folder
 from robustmetric.report.plots import colour, new_axes, to_svg
 from robustmetric.report.runs import Run
 
 KINDS = ("certified", "empirical")
 """Of records with a curve: what is proved, and what an attack reaches."""
-Row = dict[str, Any]
 Shown = tuple[int, str, Record]
 """A curve: its style, its label, and the record that has it."""
 
@@ -125,16 +122,7 @@ def _is_retrieval(record: Record) -> bool:
 
 def read_certified(folder: Path) -> list[Row]:
     """Every row of a folder of certified results, by id; a file that does not keep to the schema is refused."""
-    if not folder.is_dir():
-        raise InputError(f"{folder} is no folder of results; expected one such as results/tabular")
-    rows = []
-    for path in sorted(folder.glob("*.json")):
-        row = json.loads(path.read_text())
-        found = faults(row)
-        if found or row["id"] != path.stem:
-            raise InputError(f"{path}: {'; '.join(found) or 'its id is not the name of the file'}")
-        rows.append(row)
-    return rows
+    return read_folder(folder, faults, "results/tabular")
 
 
 def certified_table(folder: Path) -> str:

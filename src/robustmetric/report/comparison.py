@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from robustmetric import recipe
-from robustmetric.errors import InputError
 from robustmetric.report import clustering_rows, masking_flag
 from robustmetric.report.classification import classification_tables, without_classifiers
 from robustmetric.report.ledger import LARGE, PROTOCOLS, Row, published, read_rows
@@ -17,8 +16,6 @@ from robustmetric.report.scores import DASH, show
 from robustmetric.report.smoothing import smoothing_tables
 
 MODELS = {"resnet18": "ResNet-18", "mobilenet_v2": "MobileNetV2", "convnet": "C2F2"}
-NOT_MEASURED, NO_DATA = "not measured", "not measured: no data"
-"""Of a row; and of one on data of which no row was measured."""
 Kind = tuple[str, int | None]
 """A defence's label and its steps."""
 Block = dict[str, Any]
@@ -29,7 +26,7 @@ def comparison(folder: Path) -> str:
     """The tables of `results/<data>`: every row of ours beside what was published of it, and what was not measured."""
     data = folder.resolve().name
     theirs = _published(data)
-    every = read_rows(folder) if folder.is_dir() else []
+    every = read_rows(folder)
     clustered = [row for row in every if clustering_rows.is_of_clustering(row)]
     rows = of_retrieval(every)
     groups: dict[tuple[str, str], dict[Kind, list[Row]]] = {}
@@ -47,11 +44,9 @@ def comparison(folder: Path) -> str:
     measured = {kind for ours in groups.values() for kind in ours}
     missing = {kind: block for kind, block in theirs.items() if kind not in measured}
     if missing:
-        parts.append(f"### {data}, not measured\n\n{_table(missing, {}, '', NOT_MEASURED if every else NO_DATA)}")
+        parts.append(f"### {data}, not measured\n\n{_table(missing, {}, '')}")
     parts += [text] if (text := clustering_rows.table(data, clustered)) else []
     parts += [*classification_tables(data, every), *smoothing_tables(data, every)]
-    if not parts:
-        raise InputError(f"no row of {data!r} is published or measured; expected a folder of rows, such as results/cub")
     return "\n\n".join(parts)
 
 
@@ -82,10 +77,8 @@ def _place(row: Row) -> int:
     return list(PROTOCOLS.get(row["data"], LARGE)).index(row["protocol"])
 
 
-def _table(
-    theirs: Mapping[Kind, Block | None], ours: Mapping[Kind, Sequence[Row]], model: str, absent: str = NOT_MEASURED
-) -> str:
-    """One line per kind of `theirs`: what was published, then what was measured, or the word for what was not."""
+def _table(theirs: Mapping[Kind, Block | None], ours: Mapping[Kind, Sequence[Row]], model: str) -> str:
+    """One line per kind of `theirs`: what was published, then what was measured, or that it was not."""
     models = sorted({block["model"] for block in theirs.values() if block is not None})
     left, right = ", ".join(title_of(name) for name in models), title_of(model)
     head = [
@@ -95,7 +88,7 @@ def _table(
     lines = [head, ["---", *["--:"] * (len(head) - 1)]]
     for kind in sorted(theirs, key=lambda kind: (kind[0], kind[1] or 0)):
         name = [f"`{kind[0]}`", DASH if kind[1] is None else str(kind[1])]
-        lines.append([*name, *_their_cells(theirs[kind]), *_our_cells(ours.get(kind, []), absent)])
+        lines.append([*name, *_their_cells(theirs[kind]), *_our_cells(ours.get(kind, []))])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -112,9 +105,9 @@ def _their_cells(block: Block | None) -> list[str]:
     return [show("R@1", block.get("R@1")), show("ERS", block.get("ERS"))]
 
 
-def _our_cells(rows: Sequence[Row], absent: str) -> list[str]:
+def _our_cells(rows: Sequence[Row]) -> list[str]:
     if not rows:
-        return [absent, *[DASH] * 4]
+        return ["not measured", *[DASH] * 4]
     attacks = (("compat", "ERS"), ("fixed", "ERS"), ("fixed", "ES:R"))
     scores = [_mean(row.get("attacks", {}).get(mode, {}).get(score) for row in rows) for mode, score in attacks]
     note = fallen(rows) + next((flag for flag in map(masking_flag.note, rows) if flag), "")

@@ -1,4 +1,8 @@
-"""Robustness against the cost of training, eta + 1 passes (Zhou & Patel 2022, Figures 6-8), from rows of the ledger."""
+"""Robustness against the cost of training, eta + 1 passes (Zhou & Patel 2022, Figures 6-8), from rows of the ledger.
+
+This is the most that an update takes: of hardness manipulation, triplets at their goal leave the attack early. What was
+computed is the column `passes` of a row's CSV.
+"""
 
 import statistics
 from collections.abc import Sequence
@@ -104,7 +108,7 @@ def _panel(axes: Axes, title: str, lines: Lines, block: str, score: str) -> None
     axes.minorticks_off()
     axes.set_ylim(bottom=0)
     axes.set_title(title, color=INK, fontsize=11)
-    axes.set_xlabel("passes per update, steps + 1", color=INK)
+    axes.set_xlabel("passes per update, at most: steps + 1", color=INK)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", alpha=0.2)
 

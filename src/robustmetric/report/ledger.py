@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -145,8 +145,13 @@ def header_of(path: Path) -> tuple[str, dict[str, str]]:
 
 def read_rows(folder: Path) -> list[Row]:
     """Every row of a folder of results, by id; a file that does not keep to the schema is refused."""
+    return read_folder(folder, faults, "results/cub")
+
+
+def read_folder(folder: Path, faults: Callable[[Any], list[str]], example: str) -> list[Row]:
+    """The same by a schema, of which `example` names a folder; one that holds no rows is refused too."""
     if not folder.is_dir():
-        raise InputError(f"{folder} is no folder of results; expected one such as results/cub")
+        raise InputError(f"{folder} is no folder of results; expected the path of one, such as {example} of a checkout")
     rows = []
     for path in sorted(folder.glob("*.json")):
         try:
@@ -159,6 +164,11 @@ def read_rows(folder: Path) -> list[Row]:
         if found:
             raise InputError(f"{path}: {'; '.join(found)}")
         rows.append(row)
+    if not rows:
+        raise InputError(
+            f"{folder} holds no rows, files named ID.json; expected a folder such as {example}: rows of your own are "
+            f"written by `robustmetric ledger RUN ... -o {folder}`"
+        )
     return rows
 
 

@@ -31,6 +31,17 @@ class Run:
     collapse: str = ""
     """By what evidence the training found that the model had collapsed; empty where it did not."""
 
+    command: str = ""
+    """That trained or fitted the model, `robustmetric train ...`; empty where a model from elsewhere was evaluated."""
+
+    @property
+    def made_at(self) -> tuple[str, str]:
+        """A heading, and the commit at which the model was made; of one from elsewhere, that it is not of here."""
+        if self.command.startswith("robustmetric certify"):
+            return "fitted at commit", self.commit
+        is_trained = self.command or self.of_kind("train")
+        return "trained at commit", self.commit if is_trained else "not trained in this folder"
+
     def of_kind(self, *kinds: str) -> list[Record]:
         """The records of these kinds, in the order they were written."""
         return [record for record in self.records if record.kind in kinds]
@@ -70,6 +81,7 @@ def read_run(path: Path) -> Run:
         records=tuple(records),
         examples=tuple(sorted((path / "examples").glob("*.npz"))),
         recipe_file=str(facts.get("recipe_file") or ""),
+        command=str(facts.get("command") or ""),
         collapse=str(facts.get("collapse") or "its training says so") if facts.get("collapsed") else "",
     )
 

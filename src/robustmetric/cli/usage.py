@@ -1,0 +1,66 @@
+"""What was typed wrong, in one line: an unknown option or command, a missing argument, a value of another kind."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from robustmetric.errors import nearest
+
+PROGRAM = "robustmetric"
+KINDS = {"integer": "a whole number", "number": "a number", "float": "a number"}
+"""What a value was to be, by the word for it in the parser's message."""
+
+
+def in_one_line(error: Any, words: Sequence[str]) -> str:
+    """A usage error of the parser, as we say it: what was given, what was expected, and where to read on.
+
+    Errors are told apart by the names of their classes: these are the same wherever a version of typer keeps them.
+    """
+    typed = next((word for word in words if not word.startswith("-")), "")
+    command = f"{PROGRAM} {typed}" if error.ctx is None or error.ctx.parent is not None else PROGRAM
+    help_at = f"see `{command} --help`"
+    match type(error).__name__:
+        case "NoSuchOption":
+            if command != PROGRAM and error.option_name in _options(error.ctx.find_root().command):
+                there = f"`{PROGRAM} {error.option_name} {typed} ...`"
+                return f"{error.option_name!r} stands after {typed!r}; expected it before the command: {there}"
+            options = [*_options(error.ctx.command), "--help"]
+            return f"{error.option_name!r} is not an option of `{command}`{nearest(error.option_name, options)}"
+        case "MissingParameter":
+            name, meaning = _shown(error.param), error.param.help.rstrip(".")
+            return f"`{command}` is given no {name} ({meaning}); expected `{_usage(command, error.ctx)}`; {help_at}"
+        case "BadParameter":
+            given = " ".join(map(repr, _given(error.param.opts, words)))
+            expected = next((kind for word, kind in KINDS.items() if word in error.message), error.message)
+            return f"{error.param.opts[0]} {given} cannot be read; expected {expected}; {help_at}"
+        case "UsageError" if error.ctx.parent is None:
+            return f"{typed!r} is not a command of {PROGRAM}{nearest(typed, error.ctx.command.commands)}"
+    said = f"{error.message[0].lower()}{error.message[1:]}".rstrip(".")
+    expected = "" if error.ctx is None else f"; expected `{_usage(command, error.ctx)}`"
+    return f"{said}{expected}; {help_at}"
+
+
+def _options(command: Any) -> Iterator[str]:
+    """The long names of a command's options."""
+    for parameter in command.params:
+        yield from (name for name in (*parameter.opts, *parameter.secondary_opts) if name.startswith("--"))
+
+
+def _given(names: Sequence[str], words: Sequence[str]) -> Iterator[str]:
+    """The values of an option as they were typed: `--queries abc` or `--queries=abc`."""
+    for word, after in zip(words, [*words[1:], ""], strict=True):
+        if word in names:
+            yield after
+        elif word.partition("=")[0] in names:
+            yield word.partition("=")[2]
+
+
+def _usage(command: str, ctx: Any) -> str:
+    """A command with its arguments: `robustmetric train RECIPE [OVERRIDES...]`."""
+    arguments = [one for one in ctx.command.params if one.param_type_name == "argument"]
+    shown = [_shown(one) + ("..." if one.nargs < 0 and not one.metavar else "") for one in arguments]
+    wanted = [text if one.required else f"[{text}]" for one, text in zip(arguments, shown, strict=True)]
+    return " ".join([command, *wanted])
+
+
+def _shown(argument: Any) -> str:
+    return str(argument.metavar or argument.name.upper())
