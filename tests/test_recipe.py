@@ -245,10 +245,12 @@ def test_an_override_of_a_name_starts_a_new_object() -> None:
 def test_an_unknown_name_among_many_gets_the_closest_eight() -> None:
     many = {f"thing{i}": "x.Y" for i in range(40)} | NAMES
     with pytest.raises(
-        InputError, match=r"'bal' is not a known name; did you mean 'ball'\?.*; see `robustmetric list`"
+        InputError, match=r"'thin1' is not a known name; did you mean 'thing1'\?.*; see `robustmetric list`"
     ) as caught:
-        recipe.find("bal", many, "here")
+        recipe.find("thin1", many, "here")
     assert str(caught.value).count(",") == 7
+    with pytest.raises(InputError, match=r"'zzz' is not a known name; see `robustmetric list`"):
+        recipe.find("zzz", many, "here")
 
 
 def test_a_recipe_half_written_leaves_the_old_one(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ class InputError(ValueError):
 
 
 def nearest(word: object, choices: Iterable[str]) -> str:
-    """The tail of an error about an unknown word: "; did you mean 'hm'? (act, est, hm)"."""
+    """The tail of an error about an unknown word: "; did you mean 'hm'? (act, hm)", or "; expected act, hm"."""
     names = sorted(set(choices))
+    listed = ", ".join(names)
     close = get_close_matches(str(word), names, n=1)
-    guess = f"; did you mean {close[0]!r}?" if close else ";"
-    return f"{guess} ({', '.join(names)})"
+    return f"; did you mean {close[0]!r}? ({listed})" if close else f"; expected {listed}"

@@ -218,10 +218,11 @@ def find(name: Any, names: Mapping[str, str], where: str) -> Callable[..., Any]:
 
 
 def _closest(word: str, names: Collection[str], most: int = 8) -> str:
-    """As `nearest`, but of many names only the closest."""
+    """As `nearest`, but of many names only those that are close."""
     if len(names) <= most:
         return nearest(word, names)
-    return f"{nearest(word, get_close_matches(word, names, n=most, cutoff=0.0))}; see `robustmetric list`"
+    close = get_close_matches(word, names, n=most)
+    return f"{nearest(word, close) if close else ''}; see `robustmetric list`"
 
 
 def check(constructor: Callable[..., Any], arguments: Mapping[str, Any], where: str) -> None:

@@ -46,7 +46,7 @@ def test_a_method_picks_the_certificates_of_k_nearest_neighbours(tmp_path: Path,
     ("words", "message"),
     [
         ([EUCLIDEAN, "--method", "exat"], "method 'exat' does not certify k-NN; did you mean 'exact'? (bound, exact)"),
-        ([EUCLIDEAN, "--method", "smoothing"], "method 'smoothing' does not certify k-NN; (bound, exact)"),
+        ([EUCLIDEAN, "--method", "smoothing"], "method 'smoothing' does not certify k-NN; expected bound, exact"),
         (["tabular/digits-crown", "--method", "exact"], "certifies a network, by crown: leave it out"),
         (
             [EUCLIDEAN, "certificates=[{name: knn_certificate}]", "--method", "bound"],

@@ -81,7 +81,7 @@ def test_each_slip_is_told_in_one_line(words: list[object], said: str, command: 
             "act.yaml.defence.attack: 'pdg' is not a known name; did you",
         ),
         (["train", "cub/act", "defence.attack.stps=4"], "'stps' is not a setting of PGD; did you mean 'steps'?"),
-        (["train", "cub/act", "defence.attack.ball.norm=l3"], "norm 'l3' is not known; (l2, linf)"),
+        (["train", "cub/act", "defence.attack.ball.norm=l3"], "norm 'l3' is not known; expected l2, linf"),
         (["train", "cub/act", "on_collapse=stp"], "on_collapse 'stp' is not known; did you mean 'stop'?"),
         (["sweep", "cub/act", "defence.attack.name=pgd,pdg"], "'pdg' is not a known name; did you mean 'pgd'?"),
         (["sweep", "cub/act", "seed=0,1", "--accelerator", "tpu"], "this hardware cannot be had (accelerator 'tpu'"),
@@ -190,7 +190,7 @@ def test_no_rate_is_told_before_one_is_known() -> None:
 
 
 def test_a_name_that_is_there_in_two_modes_is_listed_once() -> None:
-    assert nearest("EX", ["GTM", "ES", "ES"]) == "; (ES, GTM)"
+    assert nearest("EX", ["GTM", "ES", "ES"]) == "; expected ES, GTM"
 
 
 @pytest.mark.parametrize(("forced", "said"), [("1", True), (None, False)])
