@@ -42,8 +42,8 @@ def parse(text: str) -> Spec:
         raise InputError(f"not valid YAML{f' at line {mark.line + 1}' if mark else ''}") from error
 
 
-def load(path: Path) -> dict[str, Spec]:
-    """A recipe file as plain data, laid over the recipe its `base:` names: a path relative to this one, or short."""
+def load(path: Path, kind: str = "") -> dict[str, Spec]:
+    """A recipe file as plain data, over the one its `base:` names: a path relative to this, or short (of its kind)."""
     layers: list[dict[str, Spec]] = []
     seen: list[Path] = []
     while True:
@@ -53,16 +53,16 @@ def load(path: Path) -> dict[str, Spec]:
         layers.append(spec)
         if base is None:
             return functools.reduce(merge, reversed(layers))
-        path = _base(path, str(base))
+        path = _base(path, str(base), kind)
         if path.resolve() in seen:
             raise InputError(f"{path}: its base leads back to itself; expected a chain that ends")
 
 
-def _base(path: Path, name: str) -> Path:
+def _base(path: Path, name: str, kind: str) -> Path:
     """The file that `base: name` in the recipe at `path` means: one beside it, else one we ship."""
     beside = path.parent / name
     try:
-        return beside if beside.is_file() else locate(name)
+        return beside if beside.is_file() else locate(name.removeprefix(f"{kind}/"), kind)
     except InputError as error:
         raise InputError(f"{path}: base: {error}") from error
 

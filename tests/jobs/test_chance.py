@@ -4,14 +4,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from robustmetric.attacks.embedding_shift import EmbeddingShift
+from robustmetric.attacks.joint import WholeSet
 from robustmetric.attacks.margin import Misclassify
 from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.data.digits import Digits
 from robustmetric.data.transforms import Identity
 from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.chance import is_randomised
+from robustmetric.jobs.clustering import run_clustering
 from robustmetric.jobs.evaluate import run_suite
 from robustmetric.jobs.workers import Workers
+from robustmetric.models.encoder import Encoder
 from robustmetric.numerics.randomness import repeatable
 from robustmetric.perturb.ball import Ball
 from robustmetric.perturb.pgd import PGD
@@ -62,6 +66,27 @@ def test_records_of_a_randomised_model_say_so_and_repeat(capsys: pytest.CaptureF
     assert all(r.settings["randomised"] is True for r in first) and len(first) == 4
     other = measured(0.3, seed=1)
     assert [r.scores for r in other] != [r.scores for r in first], "what it draws depends on the seed"
+
+
+def clustered(noise: float, seed: int) -> list[Record]:
+    encoder = Encoder(_Noisy(noise), dim=10)
+    arena = Arena.prepare(encoder, Digits().load(), Identity(), Workers(CPU), limit=50, batch_size=300)
+    shifted = Trial("A1", WholeSet(EmbeddingShift()), PGD(Ball(0.02), steps=1, step_size=0.02))
+    return list(run_clustering(arena, Suite("s", [shifted]), seed, {}))
+
+
+def test_clusters_of_a_randomised_encoder_say_so_and_repeat(capsys: pytest.CaptureFixture[str]) -> None:
+    first = clustered(0.3, seed=0)
+    assert "warning: the model draws at random" in capsys.readouterr().err
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(17)
+        second = clustered(0.3, seed=0)
+    assert [r.scores for r in first] == [r.scores for r in second]
+    assert all(r.settings["randomised"] is True for r in first) and first[-1].settings["trial"] == "strongest"
+    assert [r.scores for r in clustered(0.3, seed=1)] != [r.scores for r in first]
+    capsys.readouterr()
+    assert all("randomised" not in r.settings for r in clustered(0.0, seed=0))
+    assert "warning" not in capsys.readouterr().err
 
 
 def test_nothing_is_said_of_a_model_that_is_not(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,6 +23,11 @@ def measured(kind: str, name: str, scores: dict[str, float], radius: float | Non
     return Record(kind, name, scores, {"suite": "demo", "queries": 200, **place, **more}, count=200)
 
 
+def _under(clipped: bool) -> dict[str, object]:
+    """Settings of a local search that runs under an expectation."""
+    return {"draws": 3, "runs": {"clipped": clipped}}
+
+
 def test_passes_are_steps_there_and_back_or_questions() -> None:
     assert passes(SHIFT) == 2 * 10 * 3
     assert passes(replace(SHIFT, repeats=5)) == 5 * 60
@@ -56,6 +61,11 @@ def test_the_closing_sentence_counts_searches_at_the_middle_radius() -> None:
     assert (
         said == "of 200 searches 108 find the right class first, and 3 under the strongest attack (GTM) at radius 0.1"
     )
+    unbounded = [measured("attack", "LS", {"R@1": 0.0}, 0.1, **more) for more in ({"clipped": False}, _under(False))]
+    assert closing([*found, *unbounded], "demo", {"queries": 200}, seed=0) == said, "they do not keep to a radius"
+    bounded = [measured("attack", "LS", {"R@1": 0.0}, 0.1, **more) for more in ({"clipped": True}, _under(True))]
+    for one in bounded:
+        assert "and 0 under the strongest attack (LS)" in closing([*found, one], "demo", {"queries": 200}, seed=0)
     worst = [*found, measured("worst_case", "worst case", {"R@1": 1.5}, 0.1)]
     assert "and 3 under the worst of all attacks for each at radius 0.1" in closing(
         worst, "demo", {"queries": 200}, seed=0

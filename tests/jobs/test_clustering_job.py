@@ -200,7 +200,8 @@ def test_clean_images_are_embedded_once_for_all_trials(ensemble: Ensemble, digit
     list(run_clustering(arena, SUITE, 0, CONTEXT))
     hook.remove()
     still, moving = 1 + 3 + 1, 3 * 2 + 1  # A1 also embeds what it leaves; a moving bank is embedded before every step
-    assert sum(images) == 80 * (1 + still + moving) + 2 * 32  # 32 of each tell whether there is a slope
+    # 32 of each tell whether there is a slope, and 32 asked twice whether the model draws at random.
+    assert sum(images) == 80 * (1 + still + moving) + 2 * 32 + 2 * 32
 
 
 def test_queries_without_positives_are_counted_and_reported(digits: Dataset) -> None:

@@ -15,7 +15,7 @@ from torch import nn
 from commands import Command, environment
 from robustmetric.cli.app import starting
 from robustmetric.errors import InputError, nearest
-from robustmetric.jobs.answer import check_answer
+from robustmetric.jobs.answer import check_answer, check_logits
 from robustmetric.jobs.state import State
 from robustmetric.jobs.train import progress_note
 
@@ -167,6 +167,26 @@ def test_a_model_that_gives_no_tensor_is_refused() -> None:
 
     with pytest.raises(InputError, match="Pair returned a tuple"):
         check_answer(Pair(), [3])
+
+
+@pytest.mark.parametrize(
+    ("forward", "message"),
+    [
+        (lambda x: (x.flatten(1)[:, :3], 1), r"Own returned a tuple for 2 inputs; expected a tensor of its logits"),
+        (lambda x: x.flatten(1).argmax(1), r"Own returned shape \(2,\) for 2 inputs.*\(2, 3\)"),
+        (lambda x: x.flatten(1)[:, :4], r"Own returned shape \(2, 4\) .* it tells 3 classes apart"),
+        (lambda x: x @ x.new_zeros(9, 3), r"the model failed on inputs of shape \(2, 1, 4, 4\)"),
+    ],
+)
+def test_a_classifier_that_gives_no_logits_is_refused(forward: Callable[[torch.Tensor], object], message: str) -> None:
+    class Own(nn.Module):
+        classes = 3
+
+        def forward(self, images: torch.Tensor) -> object:
+            return forward(images)
+
+    with pytest.raises(InputError, match=message):
+        check_logits(Own(), torch.zeros(2, 1, 4, 4), 3)
 
 
 @pytest.mark.parametrize(

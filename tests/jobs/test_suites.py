@@ -24,6 +24,22 @@ def test_a_suite_scales_the_step_with_each_radius(tmp_path: Path) -> None:
     assert [(t.engine.ball.radius, t.engine.step_size) for t in moved.trials] == [(0.2, pytest.approx(0.2))]
 
 
+@pytest.mark.parametrize("base", ["autoattack", "suites/autoattack", "autoattack.yaml"])
+def test_a_suite_anywhere_may_lie_over_one_we_ship(base: str, tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(f"base: {base}\nattacks: {{APGD-T: {{attack: {{loss: margin}}}}}}\n")
+    found, shipped = load_suite(str(path)), load_suite("autoattack")
+    assert [trial.label for trial in found.trials] == [trial.label for trial in shipped.trials]
+    changed = [a.label for a, b in zip(found.trials, shipped.trials, strict=True) if a.attack != b.attack]
+    assert changed == ["APGD-T"] and found.survivors == shipped.survivors
+
+
+def test_a_base_that_is_no_suite_is_named_among_suites(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text("base: autoatack\n")
+    with pytest.raises(InputError, match=r"s\.yaml: base: 'autoatack' is no file and no suite we ship.*'autoattack'"):
+        load_suite(str(tmp_path / "s.yaml"))
+
+
 def test_a_suite_runs_in_the_modes_of_its_file_or_in_those_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
     path.write_text(SUITE + "modes: [fixed, compat]\nattacks:\n  ES: {attack: {name: embedding_shift}}\n")

@@ -105,6 +105,12 @@ def test_labels_without_a_proxy_are_refused(labels: list[int]) -> None:
         ProxyAnchor(classes=3, dim=4)(rows(2, 4).float(), torch.tensor(labels))
 
 
+def test_embeddings_of_another_size_than_the_proxies_are_refused() -> None:
+    loss = ProxyAnchor(classes=2, dim=3)
+    with pytest.raises(InputError, match=r"embeddings of size 4 do not fit proxies of size 3; set the loss's dim: 4"):
+        loss(torch.ones(2, 4), torch.tensor([0, 1]))
+
+
 @pytest.mark.parametrize("sizes", [(0, 4), (3, 0)])
 def test_empty_sizes_are_refused(sizes: tuple[int, int]) -> None:
     with pytest.raises(InputError, match="at least 1"):

@@ -12,6 +12,7 @@ from torch.nn import functional
 from robustmetric.errors import InputError
 from robustmetric.models import ensemble as ensemble_module
 from robustmetric.models.backbone import encoder
+from robustmetric.models.classifier import Classifier
 from robustmetric.models.convnet import ConvNet
 from robustmetric.models.encoder import Encoder
 from robustmetric.models.ensemble import Ensemble, Run
@@ -63,6 +64,12 @@ def test_members_without_a_size_and_no_members_are_refused() -> None:
         Ensemble([nn.Flatten()])
     with pytest.raises(InputError, match="at least one"):
         Ensemble([])
+
+
+def test_classifiers_are_no_members() -> None:
+    member = Classifier(ConvNet(side=8, kernel=3, hidden=16, dim=6), classes=3)
+    with pytest.raises(InputError, match="Classifier is a classifier: logits side by side are no logits"):
+        Ensemble([member, member])
 
 
 def networks(kind: str) -> list[nn.Module]:

@@ -36,3 +36,16 @@ def check_answer(model: nn.Module, shape: Sequence[int]) -> None:
         raise InputError(
             f"{type(model).__name__} returned a {type(given).__name__}; expected a tensor with one embedding per input"
         )
+
+
+def check_logits(model: nn.Module, inputs: Tensor, classes: int) -> None:
+    """Ask a classifier about some images before any is attacked: it must give as many logits as it says, for each."""
+    with frozen(model) as network, torch.no_grad(), answering(model, inputs):
+        given: object = network(inputs)
+    if isinstance(given, Tensor) and tuple(given.shape) == (len(inputs), classes):
+        return
+    found = f"shape {tuple(given.shape)}" if isinstance(given, Tensor) else f"a {type(given).__name__}"
+    raise InputError(
+        f"{type(model).__name__} returned {found} for {len(inputs)} inputs; expected a tensor of its logits, "
+        f"({len(inputs)}, {classes}), as it says that it tells {classes} classes apart"
+    )

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from robustmetric.data.base import Dataset, Split
 from robustmetric.data.protocols import Transform
 from robustmetric.errors import InputError, nearest
-from robustmetric.jobs.answer import answering
+from robustmetric.jobs.answer import answering, check_logits
 from robustmetric.jobs.feed import Feed
 from robustmetric.jobs.folder import fingerprint
 from robustmetric.jobs.progress import Bar
@@ -89,6 +89,8 @@ class Arena:
         rows = _draw(len(queries), limit, seed)
         if isinstance(model, Classifies):
             _check_classes(model.classes, dataset)
+            with repeatable(workers.device, seed, 5):
+                check_logits(model, as_bytes(queries.batch(rows[:2], view)).inputs, model.classes)
             arena_gallery = empty_gallery(model.classes, workers.device)
         else:
             with repeatable(workers.device, seed, 5):

@@ -14,6 +14,7 @@ from robustmetric.attacks.joint import WholeSet, embed_all, move_all, transfer_a
 from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.errors import InputError
 from robustmetric.jobs.arena import Arena, known_search
+from robustmetric.jobs.chance import chance_settings
 from robustmetric.jobs.crowd import Crowd, sampled
 from robustmetric.jobs.diagnose import is_masking, run_masking
 from robustmetric.jobs.evaluate import run_suite
@@ -26,7 +27,7 @@ from robustmetric.metrics.robustness import bootstrap_each
 from robustmetric.metrics.voting import Reading, clusters_by_reading, recall_by_reading
 from robustmetric.models.ensemble import Ensemble
 from robustmetric.numerics.kmeans import Backend
-from robustmetric.numerics.randomness import generator
+from robustmetric.numerics.randomness import generator, repeatable
 from robustmetric.perturb.pgd import frozen
 from robustmetric.records import Record
 
@@ -105,7 +106,8 @@ def run_clustering(
     reading = reading or usual(arena)
     done = dict(finished or {})
     crowd = Crowd.of(arena)
-    base = {"suite": suite.name, **(settings or {}), **_described(arena, crowd, reading)}
+    said = {**(settings or {}), **chance_settings(arena)}
+    base = {"suite": suite.name, **said, **_described(arena, crowd, reading)}
     trials: list[Trial | None] = [None, *suite.runs()]
     found = _alike(done.values(), base, seed)
     clean: Tensor | None = None
@@ -114,7 +116,7 @@ def run_clustering(
         if all(record.key in done for record in expected):
             continue
         began = time.monotonic()
-        clean = _clean(arena, crowd) if clean is None else clean
+        clean = _clean(arena, crowd, seed) if clean is None else clean
         moved, notes = (clean, {}) if trial is None else _moved(arena, crowd, trial, reading, seed, clean)
         notes[SECONDS] = time.monotonic() - began
         measured = _measured(crowd, clean, moved, expected, reading, {**context, "chance": crowd.chance, **notes})
@@ -174,9 +176,9 @@ def _weakest(records: Sequence[Record], score: str) -> Record:
 
 
 @full_precision()
-def _clean(arena: Arena, crowd: Crowd) -> Tensor:
+def _clean(arena: Arena, crowd: Crowd, seed: int) -> Tensor:
     """Embeddings of all images as they are: of every trial the same."""
-    with frozen(arena.model, arena.seen) as network:
+    with repeatable(arena.workers.device, seed, 7), frozen(arena.model, arena.seen) as network:
         return embed_all(network, crowd.batch.inputs, arena.batch_size)
 
 
@@ -194,11 +196,12 @@ def _moved(
         "members": reading.members, "chunk": arena.batch_size, "clean": clean,
         "rounded": crowd.batch.inputs.dim() > 2, "view": arena.seen,
     }  # fmt: skip
-    if surrogate is None:
-        moved = move_all(trial.attack, trial.engine, arena.model, crowd.batch, randomness, **rest)
-    else:
-        rest["surrogate_members"] = voters(surrogate)
-        moved = transfer_all(trial.attack, trial.engine, surrogate, arena.model, crowd.batch, randomness, **rest)
+    with repeatable(arena.workers.device, seed, 6):
+        if surrogate is None:
+            moved = move_all(trial.attack, trial.engine, arena.model, crowd.batch, randomness, **rest)
+        else:
+            rest["surrogate_members"] = voters(surrogate)
+            moved = transfer_all(trial.attack, trial.engine, surrogate, arena.model, crowd.batch, randomness, **rest)
     return moved.embeddings, {"percent_without_gradient_at_the_start": moved.flat}
 
 

@@ -60,7 +60,7 @@ def asking_for_surrogate(name: str) -> list[str]:
 
 def _read_suite(name: str) -> tuple[Path, dict[str, Spec]]:
     path = recipe.locate(name, "suites")
-    spec = recipe.load(path)
+    spec = recipe.load(path, "suites")
     for key in spec:
         if key not in SUITE_KEYS:
             raise InputError(f"{path}: {key!r} is not a setting of a suite{nearest(str(key), SUITE_KEYS)}")

@@ -53,7 +53,7 @@ def fitted(suite: Suite, arena: Arena) -> Suite:
         raise InputError(
             f"suite {suite.name!r} states a worst case, and bfloat16 changes close answers; run it without --fast"
         )
-    trials = [replace(trial, attack=_fitted(trial.attack, arena, trial)) for trial in suite.trials]
+    trials = [replace(trial, attack=_fitted(trial.attack, arena, trial, suite.name)) for trial in suite.trials]
     turns = {label for labels in suite.survivors.values() for label in labels}
     for trial in trials:
         asks = {"survivors": trial.label in turns, "repeats": trial.repeats > 1}
@@ -82,9 +82,9 @@ def _score_names(attack: Attack, arena: Arena) -> set[str]:
         return set(first.score(z, targets, one, arena.gallery))
 
 
-def _fitted(attack: Attack, arena: Arena, trial: Trial) -> Attack:
+def _fitted(attack: Attack, arena: Arena, trial: Trial, suite: str) -> Attack:
     if isinstance(attack, Transfer):
-        return replace(attack, attack=_fitted(attack.attack, arena, trial))
+        return replace(attack, attack=_fitted(attack.attack, arena, trial, suite))
     if isinstance(attack, OnClasses) != arena.is_of_classes:
         kinds = ("a classifier", "rankings") if arena.is_of_classes else ("an encoder", "classifiers")
         other = "classification or autoattack" if arena.is_of_classes else "ers224 or auto_rank"
@@ -92,7 +92,11 @@ def _fitted(attack: Attack, arena: Arena, trial: Trial) -> Attack:
             f"the model is {kinds[0]}, and {trial.label!r} attacks {kinds[1]}; use a suite such as {other}"
         )
     if isinstance(attack, OnClasses) and isinstance(arena.model, Classifies):
-        return attack.for_classes(arena.model.classes)
+        try:
+            return attack.for_classes(arena.model.classes)
+        except InputError as error:
+            changed = f"base: {suite}, attacks: {{{trial.label}: {{attack: {{loss: margin}}}}}}"
+            raise InputError(f"trial {trial.label!r}: {error}, as a suite of your own does: {{{changed}}}") from error
     return attack
 
 

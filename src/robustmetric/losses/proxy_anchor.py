@@ -51,8 +51,11 @@ def proxy_anchor(
     return pull.sum() / own.any(dim=0).sum() + push.sum() / own.shape[1]
 
 
-def cosines(embeddings: Embeddings, proxies: Float[Tensor, "proxies dim"]) -> Float[Tensor, "batch proxies"]:
+def cosines(embeddings: Embeddings, proxies: Float[Tensor, "proxies _"]) -> Float[Tensor, "batch proxies"]:
     """In fp32 or better also under autocast: times 32 in an exponent, bf16's rounding would be a factor."""
+    size, expected = embeddings.shape[1], proxies.shape[1]
+    if size != expected:
+        raise InputError(f"embeddings of size {size} do not fit proxies of size {expected}; set the loss's dim: {size}")
     precise = torch.promote_types(embeddings.dtype, torch.float32)
     with torch.autocast(embeddings.device.type, enabled=False):
         samples = functional.normalize(embeddings.to(precise), dim=1)

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from robustmetric.errors import InputError, nearest
+from robustmetric.models.classifier import Classifies
 from robustmetric.models.encoder import Sized
 from robustmetric.models.stacked import is_channels_last, obstacle, run_stacked
 from robustmetric.types import Embeddings, Inputs
@@ -49,6 +50,11 @@ class Ensemble(nn.Module):
             if not isinstance(member, Sized):
                 raise InputError(
                     f"ensemble member {type(member).__name__} has no `dim`; wrap it: Encoder(module, shape=...)"
+                )
+            if isinstance(member, Classifies):
+                raise InputError(
+                    f"ensemble member {type(member).__name__} is a classifier: logits side by side are no logits; "
+                    "expected encoders, or a module of your own that takes the mean of its members' logits"
                 )
             sizes.append(member.dim)
         if len(set(sizes)) > 1:
