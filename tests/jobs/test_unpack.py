@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 import robustmetric
 from commands import Command
+from robustmetric import recipe
 from robustmetric.errors import InputError
 from robustmetric.jobs.export import export
 from robustmetric.jobs.folder import RunFolder
@@ -72,6 +73,15 @@ def test_it_is_exported_without_the_data(run: Path, tmp_path: Path, monkeypatch:
     (path,) = export(run, onnx=tmp_path / "encoder.onnx")
     graph = onnx.load(path).graph
     assert [size.dim_value for size in graph.input[0].type.tensor_type.shape.dim][1:] == [3, 224, 224]
+
+
+def test_a_run_is_loaded_where_the_file_it_began_from_is_not(run: Path, tmp_path: Path) -> None:
+    moved = RunFolder(shutil.copytree(run, tmp_path / "elsewhere"))
+    spec = moved.read_recipe()
+    spec["model"] = {**spec["model"], "weights": "gone.pth"}
+    recipe.save(spec, moved.recipe)
+    (path, _) = export(moved.path, out=tmp_path / "exported")
+    assert load_file(path).keys() == load_file(COPY).keys()
 
 
 def test_numbers_of_a_copy_make_no_row_of_the_original(run: Path, tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from commands import Command
 from robustmetric import records
 from robustmetric.data.base import data_root
 from robustmetric.errors import InputError
+from robustmetric.jobs.assemble import without_pretrained
 from robustmetric.jobs.ledger import fingerprint_of, write_rows
-from robustmetric.jobs.row_model import without_pretrained
 from robustmetric.jobs.target import evaluate
 from robustmetric.jobs.train import train
 from robustmetric.jobs.verify import verify
@@ -174,7 +174,9 @@ def test_pretrained_files_are_not_needed_but_what_they_say_of_pixels_is_kept() -
     member = {"name": "backbone", "architecture": "resnet18", "weights": "a.pth"}
     packaged = {"name": "backbone", "architecture": "efficientnet_lite0", "weights": "package"}
     bare = {"name": "backbone", "architecture": "resnet18"}
-    assert without_pretrained({"members": [member, packaged], "dim": 4}) == {"members": [bare, packaged], "dim": 4}
+    own = {"name": "company.build", "weights": "a.pth"}
+    found = without_pretrained({"seed": 0, "model": {"members": [member, packaged, own], "dim": 4}})
+    assert found == {"seed": 0, "model": {"members": [bare, packaged, own], "dim": 4}}
 
 
 @pytest.mark.data

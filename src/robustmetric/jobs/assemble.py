@@ -23,6 +23,8 @@ from robustmetric.perturb.pgd import View
 from robustmetric.recipe import Spec
 
 IDENTITY = Identity()
+PRETRAINED = ("backbone", "bn_inception")
+"""Models that may begin from a file (`weights`)."""
 
 
 @runtime_checkable
@@ -126,9 +128,26 @@ def load_run(path: Path) -> tuple[nn.Module, dict[str, Spec]]:
     """The model of a run folder with the weights that its training ended with, and its recipe."""
     folder = RunFolder(path)
     spec = folder.read_recipe()
-    model = load_model(spec, str(path))
+    model = load_model(without_pretrained(spec), str(path))
     folder.load_weights(model)
     return model, spec
+
+
+def without_pretrained(spec: Mapping[str, Spec]) -> dict[str, Spec]:
+    """A recipe whose model begins from no file, nor a download, since weights of its own will replace them.
+
+    "package" stays: it also says by which pixel statistics images are normalised.
+    """
+    return {**spec, "model": _bare(spec["model"])} if "model" in spec else dict(spec)
+
+
+def _bare(part: Spec) -> Spec:
+    if isinstance(part, list):
+        return [_bare(one) for one in part]
+    if not isinstance(part, dict):
+        return part
+    is_pretrained = part.get("name") in PRETRAINED and part.get("weights") != "package"
+    return {key: _bare(value) for key, value in part.items() if not (is_pretrained and key == "weights")}
 
 
 def load_plan(spec: Mapping[str, Spec], where: str) -> tuple[Plan, Dataset]:

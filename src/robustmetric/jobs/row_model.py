@@ -34,7 +34,7 @@ class RowModel:
         train = next(commands, Typed("train", row["recipe"], [], {}))
         weights = weights_for(row, file)
         spec, where = assemble.resolve(train.target, train.words)
-        network = assemble.load_model({**spec, "model": without_pretrained(spec["model"])}, where)
+        network = assemble.load_model(assemble.without_pretrained(spec), where)
         load_weights(network, weights, str(file))
         return RowModel(network, spec, where, state_fingerprint(weights) != row["weights_sha256"])
 
@@ -66,16 +66,3 @@ def weights_file(path: Path, given: Path | None = None) -> Path:
             f"{place} does not exist; expected a copy of the row's weights there, or --model with a file or run folder"
         )
     return place
-
-
-def without_pretrained(part: Spec) -> Spec:
-    """A model's settings without the file it began from, which the row's own weights replace.
-
-    "package" stays: it also says by which pixel statistics images are normalised.
-    """
-    if isinstance(part, list):
-        return [without_pretrained(one) for one in part]
-    if not isinstance(part, dict):
-        return part
-    kept = {key: value for key, value in part.items() if key != "weights" or value == "package"}
-    return {key: without_pretrained(value) for key, value in kept.items()}

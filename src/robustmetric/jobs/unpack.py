@@ -8,7 +8,7 @@ from robustmetric.data.transforms import CentreCrop
 from robustmetric.errors import InputError
 from robustmetric.jobs import assemble
 from robustmetric.jobs.folder import RunFolder, summarise
-from robustmetric.jobs.row_model import RowModel, read, weights_file, without_pretrained
+from robustmetric.jobs.row_model import RowModel, read, weights_file
 from robustmetric.report.ledger import Row
 
 
@@ -20,7 +20,7 @@ def unpack(path: Path, out: Path | None = None, model: Path | None = None) -> Pa
         raise InputError(f"{folder.path} is there already; expected a new folder: name one with -o, or remove it")
     found = RowModel.of(row, weights_file(path, model))
     # Without the weights that training began from, so that nobody needs them to load those it ended with.
-    spec = {**found.spec, "model": without_pretrained(found.spec["model"])}
+    spec = assemble.without_pretrained(found.spec)
     view = assemble.load_view(spec, found.where)
     # What other views show depends on the data, which is asked for where it matters.
     shape = [3, view.size, view.size] if isinstance(view, CentreCrop) else None
