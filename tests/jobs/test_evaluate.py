@@ -34,8 +34,7 @@ TRIALS = 9
 """Of ers224: ten scores, as ES has two."""
 
 
-@pytest.fixture(scope="module")
-def arena() -> Arena:
+def few_digits() -> Dataset:
     digits = Digits().load()
     few = replace(
         digits.queries,
@@ -44,11 +43,15 @@ def arena() -> Arena:
         names=digits.queries.names[:120],
         sizes=digits.queries.sizes[:120],
     )
+    return Dataset("digits", train=digits.train, queries=few)
+
+
+@pytest.fixture(scope="module")
+def arena() -> Arena:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = Encoder(ConvNet(side=8, kernel=3, widths=(4, 8), hidden=16, dim=8))
-    dataset = Dataset("digits", train=digits.train, queries=few)
-    return Arena.prepare(model, dataset, Identity(), Workers(torch.device("cpu")), limit=50, batch_size=20)
+    return Arena.prepare(model, few_digits(), Identity(), Workers(torch.device("cpu")), limit=50, batch_size=20)
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +82,15 @@ def test_a_suite_ends_each_mode_with_its_ers(found: list[Record]) -> None:
     both = [("attack", "fixed"), ("attack", "compat")] * (TRIALS - 1)
     last = [(kind, mode) for mode in ("fixed", "compat") for kind in ("attack", "ers")]
     assert kinds == [("clean", None), *both, *last]
+
+
+def test_embeddings_of_other_lengths_have_ten_numbers_and_no_ers(arena: Arena, suite: Suite) -> None:
+    bare = Arena.prepare(arena.model.trunk, few_digits(), Identity(), arena.workers, limit=20, batch_size=20)
+    found = [record for record, _ in run_suite(bare, suite, 0, {})]
+    assert {record.kind for record in found} == {"clean", "attack"}
+    scores = [record.scores for record in of_mode(found, "fixed")]
+    assert {name for each in scores for name in each} == set(SUB_SCORES)
+    assert -1 <= next(each["TMA"] for each in scores if "TMA" in each) <= 1 + 1e-6, "a cosine all the same"
 
 
 @pytest.mark.parametrize("mode", ["fixed", "compat"])

@@ -27,6 +27,7 @@ from robustmetric.metrics.average_precision import rank_metrics, without_positiv
 from robustmetric.metrics.clustering import cluster_metrics
 from robustmetric.metrics.linear_probe import linear_probe
 from robustmetric.metrics.robustness import bootstrap
+from robustmetric.numerics.distances import are_unit
 from robustmetric.numerics.randomness import repeatable
 from robustmetric.records import Record
 
@@ -164,6 +165,7 @@ def run_suite(
 ) -> Iterator[tuple[Record, Pictures | None]]:
     """Clean retrieval, then every trial of a suite, ERS where ten scores of one mode are there, and the worst cases.
 
+    Embeddings that are not of unit length have the ten scores and no ERS, which counts distances from 0 to 2.
     What is in `finished` is not run again. In `folder` the scores per query are kept: a resumed run needs them for the
     interval of ERS.
     """
@@ -179,6 +181,7 @@ def run_suite(
         yield clean, None
     worst = WorstCase(suite, arena.right, store.of(clean) or {})
     climbs, trials, told = Climbs(), suite.runs(), False
+    unit = bool(are_unit(arena.gallery.embeddings))
     together: dict[tuple[str, str], list[tuple[Trial, Record]]] = {}
     for place, trial in enumerate(trials):
         standing = worst.standing(trial)
@@ -193,7 +196,7 @@ def run_suite(
         worst.note(trial, record, store.of(record) or {})
         group = together.setdefault((trial.mode, repr(trial.engine)), [])
         group.append((trial, record))
-        total = summed_up(group, store, _weights(arena, trial))
+        total = summed_up(group, store, _weights(arena, trial)) if unit else None
         if total is not None:
             group.clear()
             if find(total, done) is None:
