@@ -106,6 +106,25 @@ def test_ers_is_that_of_the_ten_numbers_beside_it(found: list[Record], mode: str
     assert total.settings["radius"] == 0.1 and total.settings["weights"] == attacks[0].settings["weights"]
 
 
+def test_the_items_that_were_aimed_at_are_kept_beside_the_scores(arena: Arena, suite: Suite, tmp_path: Path) -> None:
+    found = [record for record, _ in run_suite(arena, suite, 0, {}, folder=tmp_path)]
+    fixed = {record.name: dict(np.load(beside(tmp_path, record))) for record in of_mode(found, "fixed")[:-1]}
+    assert {name for name, kept in fixed.items() if "targets" in kept} == {
+        "CA+",
+        "CA-",
+        "QA+",
+        "QA-",
+        "TMA",
+        "GTM",
+        "GTT",
+    }
+    assert all(kept["targets"].shape == (50, 1) for kept in fixed.values() if "targets" in kept)
+    labels = arena.gallery.labels.numpy()
+    own = labels[arena.rows.numpy()]
+    assert (labels[fixed["GTM"]["targets"][:, 0]] != own).all(), "never of the query's own class"
+    assert fixed["TMA"]["targets"].max() > 50 and len(np.unique(fixed["TMA"]["targets"])) > 10, "places in the gallery"
+
+
 def test_the_interval_resamples_the_ten_numbers_of_a_query_together(
     arena: Arena, suite: Suite, found: list[Record], tmp_path: Path
 ) -> None:

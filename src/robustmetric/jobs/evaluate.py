@@ -17,7 +17,7 @@ from robustmetric.jobs.attacked import title as title
 from robustmetric.jobs.chance import chance_settings
 from robustmetric.jobs.climbs import Climbs
 from robustmetric.jobs.closing import estimator
-from robustmetric.jobs.ers import APART, SHARED, PerQuery, Store, batch_weights, summed_up
+from robustmetric.jobs.ers import AIMS, APART, SHARED, PerQuery, Store, batch_weights, summed_up
 from robustmetric.jobs.pictures import Pictures
 from robustmetric.jobs.resume import find
 from robustmetric.jobs.surrogate import surrogate_settings
@@ -102,6 +102,7 @@ def measure_trial(
     began, shown = time.monotonic(), lead and arena.workers.rank == 0
     found = attack_all(arena, trial, seed, climbs or Climbs(), standing, turn, shown=shown, tell=tell)
     per_query = {name: arena.workers.total(values) for name, values in found.sums.items()}
+    aims = {} if found.aims is None else {AIMS: arena.workers.total(found.aims)}
     weights = _weights(arena, trial)
     record = Record(
         kind="attack",
@@ -118,7 +119,7 @@ def measure_trial(
             **({SHARED: found.shared} if found.shared else {}),
         },
     )
-    return record, per_query, found.pictures
+    return record, {**per_query, **aims}, found.pictures
 
 
 def _measure_repeats(
