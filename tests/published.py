@@ -13,6 +13,7 @@ RECIPES = Path(__file__).parents[1] / "recipes"
 CLEAN = ("R@1", "R@2", "mAP", "mAP@10", "NMI")
 ATTACKED = ("CA+", "CA-", "QA+", "QA-", "TMA", "ES:D", "ES:R", "LTM", "GTM", "GTT")
 TITLES = {"cub": "CUB-200-2011", "cars": "CARS-196", "sop": "Stanford Online Products"}
+NO_DATA = ("sop",)
 MINERS = {"R": "random", "M": "semihard", "S": "softhard", "D": "distance_weighted", "H": "hardest"}
 GOALS = {
     "g_LGA": ("lga", ""),
@@ -105,7 +106,7 @@ class Row:
             f"# command: robustmetric train {self.data}/{self.stem} {devices}\n"
             + published(self.scores)
             + PROTOCOLS
-            + f"# measured: no (no {'ResNet-18 weights' if self.data == 'cub' else 'data or weights'} at hand)\n"
+            + f"# measured: no (no {'data or weights' if self.data in NO_DATA else 'ResNet-18 weights'} at hand)\n"
         )
 
     def recipe(self) -> str:
@@ -126,10 +127,11 @@ class Row:
         wide = "sampler: {batch: 224}\n" if self.base in ("plain", "est") else ""
         return (
             f"# {self.title} on {TITLES[self.data]}, MobileNetV2 from a local file under ROBUSTMETRIC_DATA{steps}.\n"
-            f"# command: robustmetric train cub/mobilenet_v2-{self.stem} --fast\n"
+            f"# command: robustmetric train {self.data}/mobilenet_v2-{self.stem} --fast\n"
             f"# published: none for this backbone (ResNet-18: {known})\n"
             + PROTOCOLS
-            + f"# measured: no\nbase: {self.stem}.yaml\n{MOBILENET}{wide}"
+            + f"# measured: no{' (no data at hand)' if self.data in NO_DATA else ''}\n"
+            + f"base: {self.stem}.yaml\n{MOBILENET}{wide}"
         )
 
     @property
@@ -179,8 +181,7 @@ def generated() -> dict[Path, str]:
     """The files that follow from the rows, and what they must hold."""
     ours = [row for row in rows() if row.data != "cub" or row.stem not in BY_HAND]
     files = {RECIPES / row.data / f"{row.stem}.yaml": row.recipe() for row in ours}
-    files |= {RECIPES / "cub" / f"mobilenet_v2-{r.stem}.yaml": r.mobilenet() for r in rows() if r.data == "cub"}
-    return files
+    return files | {RECIPES / row.data / f"mobilenet_v2-{row.stem}.yaml": row.mobilenet() for row in rows()}
 
 
 def unmeasured(text: str) -> list[str]:

@@ -222,6 +222,7 @@ def test_a_collapsed_training_becomes_a_row_that_says_so(tmp_path: Path, command
     assert done.code == 0, done.err
     (row,) = read_rows(tmp_path / "results" / "digits")
     assert row["id"] == "digits-convnet-madry_m-eta4-seed0" and row["collapsed"] is True
+    assert row["mean_cosine"] > 0.9995, "what the verdict was made of"
     assert set(row["attacks"]["fixed"]) == {"ES:D", "ES:R", "GTM"} and len(row["weights_sha256"]) == 64
     assert row["recipe"] == "recipes/digits/madry.yaml" and row["clean"]["R@1"] > 90, "R@1 alone would not tell"
     table = command("ledger", "--table", "results/digits").out
@@ -288,6 +289,7 @@ def test_a_good_row_has_no_faults() -> None:
         ("masking", {}, "masking is empty"),
         ("cost_fe", 0, "cost_fe 0 is no number > 0"),
         ("collapsed", "no", "collapsed is neither"),
+        ("mean_cosine", 1.5, "mean_cosine 1.5 is not from -1 to 1"),
         ("weights_sha256", "abc", "64 hex digits"),
     ],
 )

@@ -60,10 +60,10 @@ def test_a_recipe_is_the_defence_its_name_and_row_say(row: Row) -> None:
     if row.base not in ("plain", "est"):
         assert (defence["groups"], spec["sampler"]["batch"]) == (2, 224), "two groups of 56 pairs"
     assert spec["model"]["batch_norm"] == ("live" if row.base == "est" else "statistics")
-    if row.data == "cub":
-        ours = recipe.load(RECIPES / "cub" / f"mobilenet_v2-{row.stem}.yaml")
-        assert ours["model"]["architecture"] == "mobilenet_v2" and ours["defence"] == defence
-        assert ours["sampler"]["batch"] == 224 and (ours["epochs"], ours["optimiser"]) == (75, spec["optimiser"])
+    ours = recipe.load(RECIPES / row.data / f"mobilenet_v2-{row.stem}.yaml")
+    assert ours["model"]["architecture"] == "mobilenet_v2" and ours["defence"] == defence
+    assert ours["sampler"]["batch"] == 224 and (ours["epochs"], ours["optimiser"]) == (75, spec["optimiser"])
+    assert ours["data"] == spec["data"]
 
 
 @pytest.mark.parametrize("row", rows(), ids=identity)
@@ -71,8 +71,7 @@ def test_a_header_is_read_back_as_the_row(row: Row) -> None:
     found = told(identity(row))
     assert found is not None and found.pop("model") == "resnet18" and found.pop("source") == row.source
     assert found == ({name: float(value) for name, value in row.scores.items()} or {"collapsed": True})
-    if row.data == "cub":
-        assert told(f"cub/mobilenet_v2-{row.stem}") == told(identity(row)), "its sibling's"
+    assert told(f"{row.data}/mobilenet_v2-{row.stem}") == told(identity(row)), "its sibling's"
 
 
 @pytest.mark.parametrize("name", FASHION)

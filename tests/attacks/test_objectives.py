@@ -45,6 +45,10 @@ def test_alignment_is_the_cosine_and_pulls_to_the_target() -> None:
     assert slope(value, z).tolist() == pytest.approx([-math.sqrt(3) / 2, 0.5])
 
 
+def test_alignment_does_not_depend_on_lengths() -> None:
+    torch.testing.assert_close(alignment(3 * at(60, 60), 5 * at(0, 90)), alignment(at(60, 60), at(0, 90)))
+
+
 def test_nudge_is_a_hundred_thousandth_long_in_any_direction() -> None:
     origin = at(*range(0, 360, 2))
     moved = nudged(origin, seeded(0)) - origin

@@ -89,6 +89,11 @@ def test_a_training_class_with_one_image_is_refused_by_name() -> None:
     require_pairs(split([0, 0, 1, 1], ("cat", "dog")))
 
 
+def test_a_training_class_alone_is_refused_for_want_of_negatives() -> None:
+    with pytest.raises(InputError, match=r"training class 'cat' is the only one, so no image has a negative"):
+        require_pairs(split([0, 0, 0], ("cat",)))
+
+
 def test_unmatched_queries_are_those_without_a_partner() -> None:
     queries = split([0, 0, 1], ("a", "b"))
     assert Dataset("self", queries, queries).unmatched == 1  # b has only itself

@@ -78,15 +78,15 @@ def test_a_listed_bird_that_is_missing_is_counted_and_said(
 
 
 def test_cub_2010_reads_its_own_list(tmp_path: Path, paint: Paint) -> None:
-    for name in ("001.Albatross/b.jpg", "001.Albatross/a.jpg", "150.Sparrow/c.jpg", "150.Sparrow/d.jpg"):
+    train = ["001.Albatross/b.jpg", "001.Albatross/a.jpg", "002.Auklet/f.jpg", "002.Auklet/e.jpg"]
+    listed = [*train, "150.Sparrow/c.jpg", "150.Sparrow/d.jpg"]
+    for name in listed:
         paint(tmp_path / "CUB-200" / "images" / name)
     (tmp_path / "CUB-200" / "lists").mkdir()
-    (tmp_path / "CUB-200" / "lists" / "files.txt").write_text(
-        "001.Albatross/b.jpg\n001.Albatross/a.jpg\n150.Sparrow/c.jpg\n150.Sparrow/d.jpg\n"
-    )
+    (tmp_path / "CUB-200" / "lists" / "files.txt").write_text("".join(f"{name}\n" for name in listed))
     dataset = Cub(root=str(tmp_path), release=2010, size=8).load()
     assert dataset.name == "cub2010"
-    assert dataset.train.names == ("images/001.Albatross/b.jpg", "images/001.Albatross/a.jpg")
+    assert dataset.train.names == tuple(f"images/{name}" for name in train)
     assert dataset.queries.class_names == ("150.Sparrow",)
 
 

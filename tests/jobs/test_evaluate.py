@@ -34,8 +34,7 @@ TRIALS = 9
 """Of ers224: ten scores, as ES has two."""
 
 
-@pytest.fixture(scope="module")
-def arena() -> Arena:
+def few_digits() -> Dataset:
     digits = Digits().load()
     few = replace(
         digits.queries,
@@ -44,11 +43,15 @@ def arena() -> Arena:
         names=digits.queries.names[:120],
         sizes=digits.queries.sizes[:120],
     )
+    return Dataset("digits", train=digits.train, queries=few)
+
+
+@pytest.fixture(scope="module")
+def arena() -> Arena:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = Encoder(ConvNet(side=8, kernel=3, widths=(4, 8), hidden=16, dim=8))
-    dataset = Dataset("digits", train=digits.train, queries=few)
-    return Arena.prepare(model, dataset, Identity(), Workers(torch.device("cpu")), limit=50, batch_size=20)
+    return Arena.prepare(model, few_digits(), Identity(), Workers(torch.device("cpu")), limit=50, batch_size=20)
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +84,15 @@ def test_a_suite_ends_each_mode_with_its_ers(found: list[Record]) -> None:
     assert kinds == [("clean", None), *both, *last]
 
 
+def test_embeddings_of_other_lengths_have_ten_numbers_and_no_ers(arena: Arena, suite: Suite) -> None:
+    bare = Arena.prepare(arena.model.trunk, few_digits(), Identity(), arena.workers, limit=20, batch_size=20)
+    found = [record for record, _ in run_suite(bare, suite, 0, {})]
+    assert {record.kind for record in found} == {"clean", "attack"}
+    scores = [record.scores for record in of_mode(found, "fixed")]
+    assert {name for each in scores for name in each} == set(SUB_SCORES)
+    assert -1 <= next(each["TMA"] for each in scores if "TMA" in each) <= 1 + 1e-6, "a cosine all the same"
+
+
 @pytest.mark.parametrize("mode", ["fixed", "compat"])
 def test_ers_is_that_of_the_ten_numbers_beside_it(found: list[Record], mode: str) -> None:
     *attacks, total = of_mode(found, mode)
@@ -92,6 +104,25 @@ def test_ers_is_that_of_the_ten_numbers_beside_it(found: list[Record], mode: str
     assert total.count == 50 and total.seconds == pytest.approx(sum(record.seconds for record in attacks))
     assert len(total.settings["attacks"]) == TRIALS and "attack" not in total.settings
     assert total.settings["radius"] == 0.1 and total.settings["weights"] == attacks[0].settings["weights"]
+
+
+def test_the_items_that_were_aimed_at_are_kept_beside_the_scores(arena: Arena, suite: Suite, tmp_path: Path) -> None:
+    found = [record for record, _ in run_suite(arena, suite, 0, {}, folder=tmp_path)]
+    fixed = {record.name: dict(np.load(beside(tmp_path, record))) for record in of_mode(found, "fixed")[:-1]}
+    assert {name for name, kept in fixed.items() if "targets" in kept} == {
+        "CA+",
+        "CA-",
+        "QA+",
+        "QA-",
+        "TMA",
+        "GTM",
+        "GTT",
+    }
+    assert all(kept["targets"].shape == (50, 1) for kept in fixed.values() if "targets" in kept)
+    labels = arena.gallery.labels.numpy()
+    own = labels[arena.rows.numpy()]
+    assert (labels[fixed["GTM"]["targets"][:, 0]] != own).all(), "never of the query's own class"
+    assert fixed["TMA"]["targets"].max() > 50 and len(np.unique(fixed["TMA"]["targets"])) > 10, "places in the gallery"
 
 
 def test_the_interval_resamples_the_ten_numbers_of_a_query_together(

@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from robustmetric.errors import InputError
-from robustmetric.numerics.distances import GROUP, ROUNDING, chunks, count_closer, nearest, paired, pairwise, smallest
+from robustmetric.numerics.distances import (
+    GROUP,
+    ROUNDING,
+    are_unit,
+    chunks,
+    count_closer,
+    nearest,
+    paired,
+    pairwise,
+    smallest,
+)
 
 SEEDS = st.integers(min_value=0, max_value=2**31)
 
@@ -300,3 +310,8 @@ def test_neighbours_on_the_gpu_are_those_of_the_cpu() -> None:
     there = nearest(queries.cuda(), items.cuda(), k=7, exclude=exclude.cuda())
     assert torch.equal(here[1], there[1].cpu())
     torch.testing.assert_close(here[0], there[0].cpu())
+
+
+def test_rows_are_unit_if_all_have_length_one() -> None:
+    rows = torch.tensor([[0.6, 0.8], [1.0, 0.0]])
+    assert are_unit(rows) and not are_unit(torch.cat([rows, torch.tensor([[0.6, 0.7]])]))

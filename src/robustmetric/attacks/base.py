@@ -81,16 +81,20 @@ class Outcome:
     climb: Climb | None = None
     shared: bool = False
     """Whether an earlier climb was used."""
+    aims: Int[Tensor, "batch _"] | None = None
+    """The places in the gallery of the items that were chosen for each row, of an attack that chooses some."""
 
 
 def joined(parts: Sequence[Outcome]) -> Outcome:
     """Outcomes of the rows of one batch, in order, as one."""
     if len(parts) == 1:
         return parts[0]
+    aims = [part.aims for part in parts]
     return Outcome(
         inputs=torch.cat([part.inputs for part in parts]),
         embeddings=torch.cat([part.embeddings for part in parts]),
         scores={name: torch.cat([part.scores[name] for part in parts]) for name in parts[0].scores},
+        aims=None if aims[0] is None else torch.cat([each for each in aims if each is not None]),
     )
 
 
@@ -182,7 +186,12 @@ def _run_rows(
         perturbed = engine.ball.to_bytes(perturbed, batch.inputs)
     with torch.no_grad():
         z = embed(perturbed)
-        return Outcome(perturbed, z, {**attack.score(z, targets, batch, gallery), **early}, climb, shared)
+        scores = {**attack.score(z, targets, batch, gallery), **early}
+    return Outcome(perturbed, z, scores, climb, shared, _aims(targets))
+
+
+def _aims(targets: Targets) -> Int[Tensor, "batch _"] | None:
+    return targets["index"].view(len(targets["index"]), -1) if "index" in targets else None
 
 
 def _last_two(engine: Engine, value: Value, clean: Inputs, generator: torch.Generator | None) -> tuple[Inputs, Inputs]:

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from robustmetric.attacks.base import Attack, Scores, Targets, recall_at_1
-from robustmetric.attacks.objectives import alignment, approach, shift
+from robustmetric.attacks.objectives import approach, shift
 from robustmetric.errors import InputError, nearest
 from robustmetric.numerics.distances import pairwise
 from robustmetric.numerics.kmeans import cluster_means
@@ -94,7 +94,7 @@ class PairSimilarity:
         return {"direction": (total - summed) / (len(gallery) - sizes[own]).clamp_min(1) - same}
 
     def value(self, z: Embeddings, targets: Targets, gallery: Gallery) -> Float[Tensor, " batch"]:
-        return alignment(z, targets["direction"])
+        return (z * targets["direction"]).sum(dim=1)
 
     def score(self, z: Embeddings, targets: Targets, batch: Batch, gallery: Gallery) -> Scores:
         return {"R@1": recall_at_1(z, batch, gallery)}

@@ -3,6 +3,7 @@
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn import functional
 
 from robustmetric.losses.proxy_anchor import cosines, proxy_anchor
 from robustmetric.numerics.distances import paired
@@ -46,8 +47,8 @@ def approach(z: Embeddings, target: Embeddings) -> Float[Tensor, " batch"]:
 
 
 def alignment(z: Embeddings, target: Embeddings) -> Float[Tensor, " batch"]:
-    """TMA (Tolias et al. 2019): cosine with a target item; embeddings have unit length."""
-    return (z * target).sum(dim=1)
+    """TMA (Tolias et al. 2019): cosine with a target item, whatever the lengths of the two."""
+    return functional.cosine_similarity(z, target)
 
 
 def promotion(

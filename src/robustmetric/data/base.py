@@ -150,7 +150,7 @@ def share_classes(*splits: Split) -> tuple[Split, ...]:
 
 
 def require_pairs(split: Split) -> None:
-    """Refuse a training class with a single image: it has no positive pair."""
+    """Refuse a training class with a single image, which has no positive pair, and one class alone: no negatives."""
     counts = torch.bincount(split.labels, minlength=split.classes)
     lonely = (counts < 2).nonzero().flatten().tolist()
     if lonely:
@@ -158,6 +158,11 @@ def require_pairs(split: Split) -> None:
         raise InputError(
             f"training class {split.class_names[lonely[0]]!r}{more} has {int(counts[lonely[0]])} image, at least 2 are "
             "needed for a positive pair; add images to it or remove it"
+        )
+    if split.classes == 1:
+        raise InputError(
+            f"training class {split.class_names[0]!r} is the only one, so no image has a negative; expected two "
+            "classes or more"
         )
 
 

@@ -32,6 +32,8 @@ class Found:
     pictures: Pictures | None = None
     apart: dict[str, float] = field(default_factory=dict)
     """By score, how far the fast view is off."""
+    aims: Tensor | None = None
+    """Per query the places of the items that were chosen for it, 0 for those of other ranks; see `Outcome`."""
     shared: int = 0
     aside: float = 0.0
     """Seconds that went into finding that out."""
@@ -68,6 +70,10 @@ def attack_all(
             for name in found.sums if in_turn else outcome.scores:
                 values = outcome.scores[name].float().cpu()
                 found.sums.setdefault(name, torch.zeros(count))[positions] = values
+            if outcome.aims is not None and not in_turn:
+                places = outcome.aims.float().cpu()
+                found.aims = torch.zeros(count, places.shape[1]) if found.aims is None else found.aims
+                found.aims[positions] = places
             is_first = number == 0 and arena.workers.rank == 0
             if is_first and shown and tell is not None:
                 tell(time.monotonic() - began, len(positions) * arena.workers.ranks)

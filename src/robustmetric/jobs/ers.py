@@ -15,8 +15,11 @@ from robustmetric.records import Record
 APART, SHARED = "fast_minus_fp32", "batches_climbed_in_another_mode"
 """What the context of one attack's record says beyond that of its run."""
 
+AIMS = "targets"
+"""Beside the scores: which items of the gallery the attack was told to aim at, drawn from the record's seed."""
+
 PerQuery = Mapping[str, Tensor]
-"""By score, one number per query."""
+"""By score, one number per query; by `AIMS`, one row."""
 
 
 class Store:
@@ -29,10 +32,11 @@ class Store:
 
     def keep(self, record: Record, values: PerQuery) -> None:
         """Take note of what a record's means were made of; on disk before the record is."""
-        self._kept[record.key] = values
+        self._kept[record.key] = {name: value for name, value in values.items() if name in record.scores}
         if self.folder is None or not self.writes:
             return
-        save_arrays(beside(self.folder, record), {name: value.float().numpy() for name, value in values.items()})
+        kinds = {name: torch.int32 if name == AIMS else torch.float32 for name in values}
+        save_arrays(beside(self.folder, record), {name: values[name].to(kind).numpy() for name, kind in kinds.items()})
 
     def of(self, record: Record) -> PerQuery | None:
         """What was kept of a record; nothing where its file is gone or damaged."""
@@ -41,7 +45,7 @@ class Store:
         arrays = load_arrays(beside(self.folder, record))
         if arrays is None:
             return None
-        values = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        values = {name: torch.from_numpy(array) for name, array in arrays.items() if name != AIMS}
         whole = set(values) <= set(record.scores) and all(v.shape == (record.count,) for v in values.values())
         return values if whole else None
 

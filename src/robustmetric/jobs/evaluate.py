@@ -17,7 +17,7 @@ from robustmetric.jobs.attacked import title as title
 from robustmetric.jobs.chance import chance_settings
 from robustmetric.jobs.climbs import Climbs
 from robustmetric.jobs.closing import estimator
-from robustmetric.jobs.ers import APART, SHARED, PerQuery, Store, batch_weights, summed_up
+from robustmetric.jobs.ers import AIMS, APART, SHARED, PerQuery, Store, batch_weights, summed_up
 from robustmetric.jobs.pictures import Pictures
 from robustmetric.jobs.resume import find
 from robustmetric.jobs.surrogate import surrogate_settings
@@ -27,6 +27,7 @@ from robustmetric.metrics.average_precision import rank_metrics, without_positiv
 from robustmetric.metrics.clustering import cluster_metrics
 from robustmetric.metrics.linear_probe import linear_probe
 from robustmetric.metrics.robustness import bootstrap
+from robustmetric.numerics.distances import are_unit
 from robustmetric.numerics.randomness import repeatable
 from robustmetric.records import Record
 
@@ -101,6 +102,7 @@ def measure_trial(
     began, shown = time.monotonic(), lead and arena.workers.rank == 0
     found = attack_all(arena, trial, seed, climbs or Climbs(), standing, turn, shown=shown, tell=tell)
     per_query = {name: arena.workers.total(values) for name, values in found.sums.items()}
+    aims = {} if found.aims is None else {AIMS: arena.workers.total(found.aims)}
     weights = _weights(arena, trial)
     record = Record(
         kind="attack",
@@ -117,7 +119,7 @@ def measure_trial(
             **({SHARED: found.shared} if found.shared else {}),
         },
     )
-    return record, per_query, found.pictures
+    return record, {**per_query, **aims}, found.pictures
 
 
 def _measure_repeats(
@@ -164,6 +166,7 @@ def run_suite(
 ) -> Iterator[tuple[Record, Pictures | None]]:
     """Clean retrieval, then every trial of a suite, ERS where ten scores of one mode are there, and the worst cases.
 
+    Embeddings that are not of unit length have the ten scores and no ERS, which counts distances from 0 to 2.
     What is in `finished` is not run again. In `folder` the scores per query are kept: a resumed run needs them for the
     interval of ERS.
     """
@@ -179,6 +182,7 @@ def run_suite(
         yield clean, None
     worst = WorstCase(suite, arena.right, store.of(clean) or {})
     climbs, trials, told = Climbs(), suite.runs(), False
+    unit = bool(are_unit(arena.gallery.embeddings))
     together: dict[tuple[str, str], list[tuple[Trial, Record]]] = {}
     for place, trial in enumerate(trials):
         standing = worst.standing(trial)
@@ -193,7 +197,7 @@ def run_suite(
         worst.note(trial, record, store.of(record) or {})
         group = together.setdefault((trial.mode, repr(trial.engine)), [])
         group.append((trial, record))
-        total = summed_up(group, store, _weights(arena, trial))
+        total = summed_up(group, store, _weights(arena, trial)) if unit else None
         if total is not None:
             group.clear()
             if find(total, done) is None:

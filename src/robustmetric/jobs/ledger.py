@@ -145,6 +145,7 @@ def read_row(path: Path) -> Row:
         "cost_fe": cost(spec["defence"]),
         "images_per_second": _rate(found),
         "collapsed": facts.get("collapsed"),
+        "mean_cosine": _mean_cosine(found),
     }
     row = {key: value for key, value in row.items() if value is not None and value != {}}
     wrong = faults(row)
@@ -252,6 +253,12 @@ def _attacks(tested: Iterable[Record], radius: float | None) -> dict[str, dict[s
             block["ERS"] = round(ers(block), 4)
             block |= {"ERS_interval": intervals[mode]} if mode in intervals else {}
     return ordered
+
+
+def _mean_cosine(found: Iterable[Record]) -> float | None:
+    """That of clean test embeddings at the end of training, by which a collapse was judged."""
+    seen = [record.scores["mean_cosine"] for record in found if "mean_cosine" in record.scores]
+    return round(seen[-1], 5) if seen else None
 
 
 def _rate(found: Iterable[Record]) -> float | None:

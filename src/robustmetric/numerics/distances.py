@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from robustmetric.errors import InputError
@@ -45,6 +45,11 @@ def from_even_rows(rows: Float[Tensor, "n dim"]) -> Float[Tensor, "half n"]:
     rounding = squared * (ROUNDING * torch.finfo(squared.dtype).eps)
     squared.addmm_(rows[0::2], rows.T, alpha=-2)  # in place, and so in full precision under autocast too
     return squared.masked_fill_(squared <= rounding, 0).sqrt_()
+
+
+def are_unit(rows: Float[Tensor, "n dim"]) -> Bool[Tensor, ""]:
+    """Whether all rows have length 1, to a hundredth: the distance of two is then from 0 to 2."""
+    return ((rows.norm(dim=1) - 1).abs() < 0.01).all()
 
 
 def paired(a: Float[Tensor, "n dim"], b: Float[Tensor, "n dim"]) -> Float[Tensor, " n"]:

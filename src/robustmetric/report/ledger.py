@@ -64,7 +64,8 @@ COUNTS = ("seed", "queries", "attacked_queries")
 NEEDED = (*WORDS, "seed", "queries", "clean")
 OPTIONAL = (
     "wall_seconds", "weights_sha256", "attacks", "attacked_queries", "auto_rank", "clustering", "classification",
-    "transfer", "certified", "masking", "cost_fe", "images_per_second", "collapsed", "paper", "published",
+    "transfer", "certified", "masking", "cost_fe", "images_per_second", "collapsed", "mean_cosine", "paper",
+    "published",
 )  # fmt: skip
 WHERE = ("root", "cache", "skip_unreadable")
 """Settings of data that do not make other data of it."""
@@ -191,6 +192,8 @@ def faults(row: Any) -> list[str]:
         found.append(f"id {row['id']!r} is not <data>-<model>-...-seed<seed>")
     if "collapsed" in row and not isinstance(row["collapsed"], bool):
         found.append("collapsed is neither true nor false")
+    if "mean_cosine" in row and not (_is_number(row["mean_cosine"]) and -1 <= row["mean_cosine"] <= 1):
+        found.append(f"mean_cosine {row['mean_cosine']!r} is not from -1 to 1")
     if "weights_sha256" in row and not re.fullmatch(r"[0-9a-f]{64}", str(row["weights_sha256"])):
         found.append("weights_sha256 is not 64 hex digits")
     found += [f"{key} is empty; leave it out" for key in OPTIONAL if row.get(key) in ({}, [], "", None) and key in row]
