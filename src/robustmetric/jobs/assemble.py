@@ -19,6 +19,7 @@ from robustmetric.jobs.folder import RunFolder
 from robustmetric.jobs.words import refuse_words
 from robustmetric.numerics.kmeans import Backend
 from robustmetric.optimise import Optimiser
+from robustmetric.overrides import override
 from robustmetric.perturb.pgd import View
 from robustmetric.recipe import Spec
 
@@ -89,7 +90,7 @@ def title(where: str) -> str:
 def resolve(name: str, overrides: list[str]) -> tuple[dict[str, Spec], str]:
     """The plain settings of a recipe, its base and overrides applied, and the name for errors."""
     path = recipe.locate(name)
-    spec = recipe.override(recipe.load(path), overrides)
+    spec = override(recipe.load(path), overrides)
     if "learner" in spec:
         raise InputError(f"{path} is fitted and proved, not trained; run `robustmetric certify {name}`")
     known = [field.name for field in fields(Plan)]
