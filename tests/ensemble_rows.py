@@ -94,6 +94,10 @@ METHODS = {
     "no_split": Method(
         "EAT without the split", "{name: eat, losses: LOSSES, attack: ATTACK, divided: false}", "81", 3
     ),
+    "by_class": Method(
+        "EAT split by class", "{name: eat, losses: LOSSES, attack: ATTACK, by_class: true}", "75", 3,
+        "sampler: {batch: 168}\n",
+    ),
     "naive": Method(
         "The naive ensemble of three members by AT", "{name: naive_ensemble, defences: [EACH]}", "72", 3
     ),
@@ -110,8 +114,8 @@ METHODS = {
 }  # fmt: skip
 TABLE = ("plain", "at", "mixup", "iat", "trades", "eat")
 ROWS = {
-    "cub": (*TABLE, "no_split", "naive", "naive_plain", "adp", "at_literal", "at_long"),
-    "cars": (*TABLE, "no_split", "naive", "adp", "at_literal", "at_long"),
+    "cub": (*TABLE, "no_split", "by_class", "naive", "naive_plain", "adp", "at_literal", "at_long"),
+    "cars": (*TABLE, "no_split", "by_class", "naive", "adp", "at_literal", "at_long"),
     "inshop": TABLE,
 }
 ROWS_AT_BOTH = ("at", "iat", "trades", "eat", "no_split", "naive")

@@ -81,7 +81,12 @@ def test_ensembles_have_three_members_of_their_own_each_with_its_proxies() -> No
 @pytest.mark.parametrize("data", ROWS)
 def test_a_divided_member_sees_as_many_images_as_a_model_alone(data: str) -> None:
     # Two parts of three: 2/3 of 168 are 112.
-    assert 2 * spec(data, "eat_eat")["sampler"]["batch"] == 3 * spec(data, "eat_at")["sampler"]["batch"]
+    alone, divided = spec(data, "eat_at")["sampler"], spec(data, "eat_eat")["sampler"]
+    assert 2 * divided["batch"] == 3 * alone["batch"]
+    # Of each class 2 of 3 images; by class, both images of 2 classes of 3.
+    assert 2 * divided["per_class"] == 3 * alone.get("per_class", 2)
+    if "by_class" in ROWS[data]:
+        assert spec(data, "eat_by_class")["sampler"] == {**alone, "batch": divided["batch"]}
 
 
 def test_all_of_them_are_evaluated_by_clustering() -> None:

@@ -187,6 +187,7 @@ def test_names_say_what_differs() -> None:
     loss = {"name": "proxy_anchor"}
     assert kind({"name": "eat", "losses": [loss] * 5, "objective": "label"}) == "eat_n5_label"
     assert kind({"name": "eat", "losses": [loss] * 3, "shared": False}) == "eat_literal"
+    assert kind({"name": "eat", "losses": [loss] * 5, "by_class": True}) == "by_class_n5"
     assert kind({"name": "madry", "loss": {"name": "triplet"}}) == "at_triplet_label"
     assert kind({"name": "trades", "loss": loss, "weight": 1}) == "trades_weight1"
     assert radius_of({"name": "plain", "loss": loss}) is None

@@ -10,7 +10,9 @@ from robustmetric.jobs.cost import CHOICELESS, cost
 from robustmetric.losses.base import MetricLoss
 
 
-@pytest.mark.parametrize("stem", ["plain", "at", "mixup", "iat", "trades", "eat", "no_split", "naive", "adp"])
+@pytest.mark.parametrize(
+    "stem", ["plain", "at", "mixup", "iat", "trades", "eat", "no_split", "by_class", "naive", "adp"]
+)
 def test_costs_of_the_ensemble_paper_are_those_counted_in_its_recipes(stem: str) -> None:
     text = recipe.locate(f"cub/eat_{stem}").read_text()
     (counted,) = re.findall(r"# cost: (\d+) forwards per image", text)

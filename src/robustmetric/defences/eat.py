@@ -12,6 +12,7 @@ from robustmetric.defences.adversary import Adversary, Objective
 from robustmetric.defences.base import Defence, require, require_each, require_share
 from robustmetric.errors import InputError
 from robustmetric.losses.base import MetricLoss
+from robustmetric.losses.proxy_anchor import ProxyAnchor
 from robustmetric.losses.triplet import Triplet
 from robustmetric.models.encoder import mixes_rows
 from robustmetric.models.ensemble import Ensemble, members_of, split
@@ -26,6 +27,8 @@ class EnsembleAdversarial(Defence):
     `shared`: the adversaries of a batch are made once, for all members; else each member has those of its own part of
     the batch made for itself, as the algorithm is written: N - 1 times the climbs, and where rows climb alone the same
     result. A class with fewer images than members is refused unless `small_classes`: a member may then miss it whole.
+    `by_class`: whole classes are divided instead of the images of each, and the proxies of a member are those of its
+    classes; proxies of classes that it never sees would be negatives that no image holds in place.
     """
 
     parts: Tensor
@@ -39,6 +42,7 @@ class EnsembleAdversarial(Defence):
         objective: Objective = "shift",
         shared: bool = True,
         small_classes: bool = False,
+        by_class: bool = False,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -51,10 +55,12 @@ class EnsembleAdversarial(Defence):
             )
         if divided and any(isinstance(loss, Triplet) for loss in losses):
             raise InputError("a triplet loss mines in pairs, which parts would break up; expected proxy_anchor losses")
+        if by_class:
+            _check_by_class(losses, divided, objective)
         self.losses = nn.ModuleList(losses)
         self.adversary = Adversary(attack, objective)
         self.clean_share, self.divided, self.shared = clean_share, divided, shared
-        self.small_classes, self.seed = small_classes, seed
+        self.small_classes, self.by_class, self.seed = small_classes, by_class, seed
         # Follows from labels and seed, so a saved state need not hold it.
         self.register_buffer("parts", torch.empty(0, dtype=torch.long), persistent=False)
 
@@ -64,9 +70,16 @@ class EnsembleAdversarial(Defence):
 
     def prepare(self, labels: Labels) -> None:
         """Cut the training set into parts."""
-        if self.divided:
+        if not self.divided:
+            return
+        if self.by_class:
+            cut = divide_classes(labels, len(self.losses), self.seed)
+        else:
             cut = divide(labels, len(self.losses), self.seed, self.small_classes)
-            self.parts = cut.to(self.parts.device)
+        self.parts = cut.to(self.parts.device)
+        for i, loss in enumerate(self.losses):
+            if self.by_class and isinstance(loss, ProxyAnchor):
+                loss.keep(labels.cpu()[cut != i].unique())
 
     def forward(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         ensemble = members_of(model, len(self.losses))
@@ -171,3 +184,27 @@ def divide(labels: Labels, parts: int, seed: int, small_classes: bool = False) -
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     by_class = order[labels[order].argsort(stable=True)]
     return torch.empty_like(labels).scatter_(0, by_class, torch.arange(len(labels)) % parts)
+
+
+def divide_classes(labels: Labels, parts: int, seed: int) -> Labels:
+    """The part of each sample, which is its class's: random, with as many classes in each as can be."""
+    classes, place = labels.cpu().unique(return_inverse=True)
+    if len(classes) < parts:
+        raise InputError(
+            f"{len(classes)} classes cannot be cut into {parts} parts; expected at least one for each member, or fewer "
+            "members"
+        )
+    order = torch.randperm(len(classes), generator=torch.Generator().manual_seed(seed))
+    return torch.empty_like(classes).scatter_(0, order, torch.arange(len(classes)) % parts)[place]
+
+
+def _check_by_class(losses: Sequence[MetricLoss], divided: bool, objective: Objective) -> None:
+    """Refuse what has no meaning where members know different classes."""
+    if not divided:
+        raise InputError("by_class says what is divided, and nothing is; expected divided: true")
+    require_each(losses, ProxyAnchor, "losses")
+    if objective == "label":
+        raise InputError(
+            "objective 'label' asks every member for its loss of every class, and by class each lacks the proxies of "
+            "some; expected another objective, such as 'shift'"
+        )

@@ -47,6 +47,8 @@ def kind(defence: Mapping[str, Any], is_long: bool = False) -> str:
     parts = [NAMES.get(name, name)]
     if name == "eat" and not defence.get("divided", True):
         parts = ["no_split"]
+    if defence.get("by_class"):
+        parts = ["by_class"]
     if inner and all(part["name"] == "plain" for part in inner):
         parts.append("plain")
     if defence.get("goal") == "embedding" or defence.get("shared") is False:
