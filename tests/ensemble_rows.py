@@ -110,12 +110,18 @@ METHODS = {
         AT.replace("objective: shift", "objective: shift, goal: embedding"), "25",
         extra="validate_every: 1\non_collapse: continue\n",
     ),
+    "one_student": Method(
+        "Adversarial training of one student on the adversaries of EAT",
+        "{name: one_student, loss: LOSS, ensemble: {name: ensemble, members: [MEMBERS]}, "
+        "trained_by: {name: eat, losses: LOSSES, attack: ATTACK}}", "78",
+        extra="sampler: {batch: 168, per_class: 3}\n",
+    ),
     "at_long": Method("Adversarial training for as many forwards as EAT", AT, "24", extra="epochs: 188\n"),
 }  # fmt: skip
 TABLE = ("plain", "at", "mixup", "iat", "trades", "eat")
 ROWS = {
-    "cub": (*TABLE, "no_split", "by_class", "naive", "naive_plain", "adp", "at_literal", "at_long"),
-    "cars": (*TABLE, "no_split", "by_class", "naive", "adp", "at_literal", "at_long"),
+    "cub": (*TABLE, "no_split", "by_class", "naive", "naive_plain", "adp", "at_literal", "at_long", "one_student"),
+    "cars": (*TABLE, "no_split", "by_class", "naive", "adp", "at_literal", "at_long", "one_student"),
     "inshop": TABLE,
 }
 ROWS_AT_BOTH = ("at", "iat", "trades", "eat", "no_split", "naive")
@@ -181,6 +187,7 @@ def _defence(kind: str, radius: int, dim: int, data: str) -> str:
     one = AT if kind == "naive" else METHODS["plain"].defence
     each = ", ".join(one.replace("LOSS", loss) for loss in losses)
     text = METHODS[kind].defence.replace("EACH", each).replace("LOSSES", f"[{', '.join(losses)}]").replace("LOSS", LOSS)
+    text = text.replace("MEMBERS", f"&member {_one(MOBILENET)}, *member, *member")
     if kind == "eat" and data == "inshop":
         text = text[:-1] + ", small_classes: true}"
     attack = f"{{name: pgd, ball: {{name: ball, radius: {radius}/255}}, steps: 10, step_size: {radius // 4}/255}}"

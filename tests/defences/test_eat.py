@@ -81,13 +81,13 @@ def test_each_image_trains_all_members_but_one() -> None:
     batch = whole_batch()
     defence = prepared(EnsembleAdversarial(losses(), STILL), batch)
     trained = torch.zeros(3, len(batch), dtype=torch.long)
-    for i, rows in defence._rows(batch).items():
+    for i, rows in defence.rows(batch).items():
         trained[i, rows] = 1
     assert (trained.sum(dim=0) == 2).all()
     # In an order of its own, and with some images only, a batch says the same of each image.
     some = torch.tensor([5, 17, 2, 9])
     part = Batch(batch.inputs[some], batch.labels[some], batch.index[some])
-    for i, rows in defence._rows(part).items():
+    for i, rows in defence.rows(part).items():
         assert some[rows].tolist() == [row for row in some.tolist() if trained[i, row]]
 
 
@@ -234,7 +234,7 @@ def test_compiled_updates_keep_to_one_size_and_change_no_gradient() -> None:
     rows = torch.arange(20)
     batch = Batch(whole.inputs[rows], whole.labels[rows], whole.index[rows])
     defence = prepared(EnsembleAdversarial(losses(), STILL), whole)
-    sizes = {2 * len(own) for own in defence._rows(batch).values()}
+    sizes = {2 * len(own) for own in defence.rows(batch).values()}
     assert {size for (size,) in passes(defence, model, batch)} == sizes and len(sizes) > 1
     loose = gradients(defence, model, batch)
     defence.steady = True

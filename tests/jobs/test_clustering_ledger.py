@@ -190,6 +190,11 @@ def test_names_say_what_differs() -> None:
     assert kind({"name": "eat", "losses": [loss] * 5, "by_class": True}) == "by_class_n5"
     assert kind({"name": "madry", "loss": {"name": "triplet"}}) == "at_triplet_label"
     assert kind({"name": "trades", "loss": loss, "weight": 1}) == "trades_weight1"
+    taught = {"name": "one_student", "loss": loss}
+    for settings, name in (({}, "one_student"), ({"clean_share": 0.25}, "one_student_clean_share0_25")):
+        assert kind({**taught, "trained_by": {"name": "eat", "losses": [loss] * 3, **settings}}) == name
+    of_two = {"name": "eat", "losses": [loss] * 2, "divided": False}
+    assert kind({**taught, "trained_by": of_two}, is_long=True) == "one_student_no_split_n2_long"
     assert radius_of({"name": "plain", "loss": loss}) is None
     for steps, size, name in ((10, 2, "eat"), (40, 2, "eat_steps40"), (40, 0.5, "eat_steps40_step_size0_5")):
         climb = {"name": "pgd", "ball": {"name": "ball", "radius": 8 / 255}, "steps": steps, "step_size": size / 255}

@@ -48,6 +48,11 @@ class Defence(nn.Module, ABC):
         """What every update calls with batches of one size: what is worth compiling."""
         return [model]
 
+    @property
+    def beside(self) -> Sequence[nn.Module]:
+        """Networks of its own that train as the model does, at its rate and through its warm-up, and end with it."""
+        return []
+
     def prepare(self, labels: Labels) -> None:
         """See the labels of the whole training set; the training job calls this once, before the first step."""
         return

@@ -82,8 +82,14 @@ class EnsembleAdversarial(Defence):
                 loss.keep(labels.cpu()[cut != i].unique())
 
     def forward(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        return self.step(model, batch, generator)[0]
+
+    def step(
+        self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None
+    ) -> tuple[dict[str, Tensor], dict[int, Tensor]]:
+        """The terms of this batch, and by member the perturbed images it trains on, of its `rows`."""
         ensemble = members_of(model, len(self.losses))
-        rows = self._rows(batch)
+        rows = self.rows(batch)
         with self.attacked(model) as embed, frozen(self.losses):
             adversaries, triplets = self._attack(embed, batch, rows, generator)
 
@@ -96,15 +102,15 @@ class EnsembleAdversarial(Defence):
 
         size = usual_size(len(batch), len(self.losses)) if self.steady and self.divided else None
         if not self.clean_share:
-            return {"adversarial": total(each_of(ensemble, [adversaries], size)[0])}
+            return {"adversarial": total(each_of(ensemble, [adversaries], size)[0])}, adversaries
         clean = {i: batch.inputs[row] for i, row in rows.items()}
         adversarial, unmoved = each_of(ensemble, [adversaries, clean], size)
         return {
             "adversarial": (1 - self.clean_share) * total(adversarial),
             "clean": self.clean_share * total(unmoved),
-        }
+        }, adversaries
 
-    def _rows(self, batch: Batch) -> dict[int, Tensor]:
+    def rows(self, batch: Batch) -> dict[int, Tensor]:
         """By member, the rows it trains on; a member that may train on none is left out."""
         everything = torch.arange(len(batch), device=batch.labels.device)
         if not self.divided:

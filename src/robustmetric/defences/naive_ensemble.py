@@ -26,6 +26,11 @@ class NaiveEnsemble(Defence):
         pairs = zip(self._each(), members_of(model, len(self.defences)).members, strict=True)
         return [part for defence, member in pairs for part in defence.repeated(member)]
 
+    @property
+    def beside(self) -> Sequence[nn.Module]:
+        """What the members' own defences train beside them."""
+        return [network for defence in self._each() for network in defence.beside]
+
     def prepare(self, labels: Labels) -> None:
         """Each defence sees them."""
         for defence in self._each():

@@ -44,6 +44,9 @@ USUAL_SIZE = 128
 def kind(defence: Mapping[str, Any], is_long: bool = False) -> str:
     """A defence as the files of this paper name it, `at`, `eat`, `no_split`, with what differs from the usual."""
     name, inner = str(defence["name"]), list(defence.get("defences") or [])
+    if name == "one_student":
+        differs = kind(defence["trained_by"], is_long).removeprefix("eat")
+        return name + (f"_{differs}" if differs and not differs.startswith("_") else differs)
     parts = [NAMES.get(name, name)]
     if name == "eat" and not defence.get("divided", True):
         parts = ["no_split"]
