@@ -177,7 +177,7 @@ def test_every_recipe_of_the_paper_has_a_name_of_its_own() -> None:
                 )
         assert len(set(made.values())) == len(made) > 5
         stem = {
-            name.partition("/eat_")[2].removesuffix("-r16").removeprefix("bn_inception-"): k
+            name.partition("/eat_")[2].removesuffix("-r16").removeprefix("bn_inception-").removeprefix("auxiliary-"): k
             for name, (_, k, _) in made.items()
         }
         assert all(found == wanted for wanted, found in stem.items())
@@ -202,6 +202,7 @@ def test_names_say_what_differs() -> None:
     member = {"name": "backbone", "architecture": "mobilenet_v2", "dim": 64}
     assert backbone(member) == backbone({"name": "ensemble", "members": [member] * 3}) == "mobilenet_v2_dim64"
     assert backbone({**member, "dim": 128}) == "mobilenet_v2"
+    assert backbone({**member, "batch_norm": "auxiliary"}) == "mobilenet_v2_dim64_auxiliary"
     assert backbone({"name": "backbone", "architecture": "bn_inception", "dim": 512}) == "bn_inception"
 
 

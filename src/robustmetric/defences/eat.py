@@ -14,7 +14,7 @@ from robustmetric.errors import InputError
 from robustmetric.losses.base import MetricLoss
 from robustmetric.losses.proxy_anchor import ProxyAnchor
 from robustmetric.losses.triplet import Triplet
-from robustmetric.models.encoder import mixes_rows
+from robustmetric.models.encoder import mixes_rows, perturbed
 from robustmetric.models.ensemble import Ensemble, members_of, split
 from robustmetric.perturb.pgd import frozen
 from robustmetric.types import Batch, Embed, Labels, Triplets
@@ -67,6 +67,11 @@ class EnsembleAdversarial(Defence):
     def repeated(self, model: nn.Module) -> Sequence[nn.Module]:
         """The members."""
         return list(members_of(model, len(self.losses)).members)
+
+    @property
+    def separates(self) -> bool:
+        """With a share of clean images."""
+        return 0 < self.clean_share < 1
 
     def prepare(self, labels: Labels) -> None:
         """Cut the training set into parts."""
@@ -151,11 +156,14 @@ class EnsembleAdversarial(Defence):
 def each_of(ensemble: Ensemble, several: Sequence[dict[int, Tensor]], size: int | None = None) -> list[list[Tensor]]:
     """The own embeddings of some members, of each of several inputs: in one pass, unless that would mix their rows.
 
+    The first inputs are the perturbed ones, which auxiliary batch norms are for.
     Those of a member have as many rows in each. With a `size`, passes of fewer rows are filled up with rows that are
     not looked at, so that most passes are of one size.
     """
     if mixes_rows(ensemble):
-        return [ensemble.each(inputs) for inputs in several]
+        with perturbed(ensemble):
+            first = ensemble.each(several[0])
+        return [first, *(ensemble.each(inputs) for inputs in several[1:])]
     joined = {i: torch.cat([inputs[i] for inputs in several]) for i in several[0]}
     passed = joined if size is None else {i: filled(x, len(several) * size) for i, x in joined.items()}
     found = [z[: len(x)].chunk(len(several)) for z, x in zip(ensemble.each(passed), joined.values(), strict=True)]

@@ -31,6 +31,11 @@ class NaiveEnsemble(Defence):
         """What the members' own defences train beside them."""
         return [network for defence in self._each() for network in defence.beside]
 
+    @property
+    def separates(self) -> bool:
+        """Where all of its defences do."""
+        return all(defence.separates for defence in self._each())
+
     def prepare(self, labels: Labels) -> None:
         """Each defence sees them."""
         for defence in self._each():

@@ -17,6 +17,7 @@ from robustmetric.defences.base import Defence
 from robustmetric.errors import InputError, nearest
 from robustmetric.jobs.folder import RunFolder
 from robustmetric.jobs.words import refuse_words
+from robustmetric.models.encoder import has_auxiliary
 from robustmetric.numerics.kmeans import Backend
 from robustmetric.optimise import Optimiser
 from robustmetric.overrides import override
@@ -186,6 +187,11 @@ def _check_parts(parts: Mapping[str, Any]) -> None:
     for key, kind in KINDS.items():
         if key in parts and not isinstance(parts[key], kind):
             raise InputError(f"{key}: {type(parts[key]).__name__} is not a {kind.__name__.lower()}")
+    if has_auxiliary(parts["model"]) and not parts["defence"].separates:
+        raise InputError(
+            f"batch_norm 'auxiliary' keeps clean and perturbed images apart, and {type(parts['defence']).__name__} as "
+            "set does not learn from both; expected eat or madry with a clean_share between 0 and 1, iat or trades"
+        )
 
 
 def _seed(spec: Mapping[str, Spec], where: str) -> int:
