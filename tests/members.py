@@ -23,6 +23,7 @@ from robustmetric.attacks.embedding_shift import EmbeddingShift
 from robustmetric.attacks.vote import NeighbourMargin
 from robustmetric.catalogue import CATALOGUE
 from robustmetric.defences.destinations import Destination, Gradual, Mined
+from robustmetric.defences.eat import EnsembleAdversarial
 from robustmetric.defences.plain import Plain
 from robustmetric.defences.structure import Structure
 from robustmetric.losses.base import MetricLoss
@@ -32,6 +33,7 @@ from robustmetric.losses.proxy_anchor import ProxyAnchor
 from robustmetric.losses.triplet import Triplet
 from robustmetric.models.convnet import ConvNet
 from robustmetric.models.encoder import Encoder
+from robustmetric.models.ensemble import Ensemble
 from robustmetric.models.input_transforms import BitDepth, Jpeg
 from robustmetric.numerics.transport import IPOT, UniformMatching
 from robustmetric.perturb.ball import Ball
@@ -137,6 +139,13 @@ ARGUMENTS: dict[str, list[dict[str, Callable[[], Any]]]] = {
     # Undivided: which part of a training set a batch is from, only a training set can tell.
     "eat": [
         {"losses": member_losses, "divided": lambda: False, "shared": lambda shared=s: shared} for s in (True, False)
+    ],
+    "one_student": [
+        {
+            "loss": lambda: ProxyAnchor(CLASSES, DIM),
+            "ensemble": lambda: Ensemble([Encoder(convnet()), Encoder(convnet())]),
+            "trained_by": lambda: EnsembleAdversarial(member_losses(), engine(), divided=False),
+        }
     ],
     "adp": [{"losses": member_losses}],
     "naive_ensemble": [{"defences": lambda: [Plain(loss) for loss in member_losses()]}],

@@ -341,6 +341,7 @@ IS_PLAIN_AT_RADIUS_ZERO = {
     "adp": False,
     "naive_ensemble": False,
     "eat": False,
+    "one_student": False,
 }
 """By defence: whether the paper says that radius 0 is ordinary training."""
 

@@ -67,21 +67,35 @@ def test_ensembles_have_three_members_of_their_own_each_with_its_proxies() -> No
     for path in FILES:
         settings = recipe.load(path)
         parts = settings["defence"].get("losses") or settings["defence"].get("defences")
-        if settings["model"]["name"] != "ensemble":
+        model = settings["model"]
+        if settings["defence"]["name"] == "one_student":
+            model, parts = settings["defence"]["ensemble"], settings["defence"]["trained_by"]["losses"]
+            assert model["members"] == [settings["model"]] * 3, "the student is as its teachers are"
+        if model["name"] != "ensemble":
             assert parts is None
             continue
-        assert len(settings["model"]["members"]) == len(parts) == 3
+        assert len(model["members"]) == len(parts) == 3
         losses = [part.get("loss", part) for part in parts]
         assert len({loss.get("seed", 0) for loss in losses}) == 3
-        assert all(
-            loss["dim"] == member["dim"] for loss, member in zip(losses, settings["model"]["members"], strict=True)
-        )
+        assert all(loss["dim"] == member["dim"] for loss, member in zip(losses, model["members"], strict=True))
+
+
+@pytest.mark.parametrize("data", ["cub", "cars"])
+def test_the_one_student_has_the_adversaries_of_eat(data: str) -> None:
+    student, ensemble = spec(data, "eat_one_student"), spec(data, "eat_eat")
+    assert student["defence"]["trained_by"] == ensemble["defence"] and student["sampler"] == ensemble["sampler"]
+    assert student["defence"]["ensemble"] == ensemble["model"] and student["model"] == spec(data, "eat_at")["model"]
 
 
 @pytest.mark.parametrize("data", ROWS)
 def test_a_divided_member_sees_as_many_images_as_a_model_alone(data: str) -> None:
     # Two parts of three: 2/3 of 168 are 112.
-    assert 2 * spec(data, "eat_eat")["sampler"]["batch"] == 3 * spec(data, "eat_at")["sampler"]["batch"]
+    alone, divided = spec(data, "eat_at")["sampler"], spec(data, "eat_eat")["sampler"]
+    assert 2 * divided["batch"] == 3 * alone["batch"]
+    # Of each class 2 of 3 images; by class, both images of 2 classes of 3.
+    assert 2 * divided["per_class"] == 3 * alone.get("per_class", 2)
+    if "by_class" in ROWS[data]:
+        assert spec(data, "eat_by_class")["sampler"] == {**alone, "batch": divided["batch"]}
 
 
 def test_all_of_them_are_evaluated_by_clustering() -> None:

@@ -47,6 +47,22 @@ def test_the_parameters_of_a_defence_have_a_rate_of_their_own() -> None:
     assert all(group["weight_decay"] == 0.5 for group in built.param_groups)
 
 
+def test_networks_of_a_defence_move_as_the_model_does_and_wait_with_it() -> None:
+    def network() -> nn.Module:
+        return nn.ModuleDict({"body": nn.Linear(2, 2, bias=False), "head": nn.Linear(2, 2, bias=False)})
+
+    model, other, loss = network(), network(), nn.Linear(2, 1, bias=False)
+    defence = nn.ModuleList([other, loss])
+    rates = adam(rate=0.1, loss_rate_factor=10.0).build(model, defence, [other])
+    assert [group["lr"] for group in rates.param_groups] == [0.1, 1.0]
+    assert rates.param_groups[0]["params"] == [*model.parameters(), *other.parameters()]
+    assert rates.param_groups[1]["params"] == [loss.weight]
+    heads, bodies, proxies = adam(rate=0.1, warmup=1.0).build(model, defence, [other]).param_groups
+    assert heads["params"] == [model["head"].weight, other["head"].weight] and "waits" not in heads
+    assert bodies["params"] == [model["body"].weight, other["body"].weight] and bodies["waits"]
+    assert proxies["params"] == [loss.weight]
+
+
 def test_frozen_parameters_and_empty_groups_are_left_out() -> None:
     model = nn.Linear(2, 2)
     model.bias.requires_grad_(False)

@@ -1,4 +1,4 @@
-"""Recipes: reading, merging, overriding, building, and errors that name file, key and the nearest valid word."""
+"""Recipes: reading, merging, building, and errors that name file, key and the nearest valid word."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -91,13 +91,6 @@ def test_a_file_that_is_no_recipe_is_named(tmp_path: Path, content: bytes, messa
         recipe.load(path)
 
 
-def test_overrides_reach_inside_and_leave_the_original_alone() -> None:
-    spec = {"defence": {"attack": {"steps": 8}}, "seed": 0}
-    changed = recipe.override(spec, ["defence.attack.steps=4", "seed=1", "defence.loss.margin=1/4"])
-    assert changed == {"defence": {"attack": {"steps": 4}, "loss": {"margin": 0.25}}, "seed": 1}
-    assert spec == {"defence": {"attack": {"steps": 8}}, "seed": 0}
-
-
 def test_a_recipe_anywhere_may_lie_over_one_we_ship(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("base: digits/plain\nepochs: 3")
     found = recipe.load(tmp_path / "mine.yaml")
@@ -105,21 +98,6 @@ def test_a_recipe_anywhere_may_lie_over_one_we_ship(tmp_path: Path) -> None:
     (tmp_path / "digits").mkdir()
     (tmp_path / "digits" / "plain").write_text("seed: 7")
     assert recipe.load(tmp_path / "mine.yaml") == {"seed": 7, "epochs": 3}, "one's own file comes first"
-
-
-@pytest.mark.parametrize(
-    ("assignment", "message"),
-    [
-        ("seed", "'seed' is not an override; expected key=value"),
-        ("=3", "'=3' is not an override"),
-        ("seed.deep=3", "'seed' is a plain value, it has no setting 'deep'"),
-        ("seed=[1", r"'seed=\[1': not valid YAML"),
-        ("seed=1/0", "'seed=1/0': '1/0' divides by zero"),
-    ],
-)
-def test_an_override_that_cannot_be_is_quoted(assignment: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        recipe.override({"seed": 0}, [assignment])
 
 
 def test_nested_objects_are_built_inside_out() -> None:
@@ -227,19 +205,6 @@ def test_an_unknown_suite_is_called_a_suite() -> None:
 def test_find_gives_the_thing_itself() -> None:
     found: Callable[..., Any] = recipe.find("ball", NAMES, "here")
     assert found.__name__ == "Ball"
-
-
-def test_an_override_of_a_name_starts_a_new_object() -> None:
-    spec = {"model": {"trunk": {"name": "convnet", "side": 8}, "unit": True}, "loss": {"miner": {"name": "semihard"}}}
-    changed = recipe.override(spec, ["model.trunk.name=mahalanobis", "model.trunk.dim=3", "loss.miner.name=random"])
-    assert changed["model"] == {"trunk": {"name": "mahalanobis", "dim": 3}, "unit": True}
-    assert changed["loss"] == {"miner": {"name": "random"}}
-    assert spec["model"]["trunk"] == {"name": "convnet", "side": 8}
-    assert recipe.override(spec, ["model.trunk.name=convnet"]) == spec
-    assert recipe.override({}, ["schedule.share=1", "schedule.name=cosine"])["schedule"] == {
-        "share": 1,
-        "name": "cosine",
-    }
 
 
 def test_an_unknown_name_among_many_gets_the_closest_eight() -> None:

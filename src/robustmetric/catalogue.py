@@ -127,6 +127,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "adp": "robustmetric.defences.adp.DiversityPromoting",
         "naive_ensemble": "robustmetric.defences.naive_ensemble.NaiveEnsemble",
         "eat": "robustmetric.defences.eat.EnsembleAdversarial",
+        "one_student": "robustmetric.defences.one_student.OneStudent",
     },
     "destinations": {
         "mined": "robustmetric.defences.destinations.Mined",

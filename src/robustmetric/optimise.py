@@ -73,13 +73,19 @@ class Optimiser:
         if not 0 <= self.warmup < math.inf:
             raise InputError(f"warmup {self.warmup} is no number of epochs; expected a number >= 0, such as 1")
 
-    def build(self, model: nn.Module, defence: nn.Module) -> torch.optim.Optimizer:
-        """The torch optimiser over model and defence parameters; each group remembers its base rate."""
-        parts = [self._group(list(_trainable(model)), self.rate)]
+    def build(self, model: nn.Module, defence: nn.Module, beside: Sequence[nn.Module] = ()) -> torch.optim.Optimizer:
+        """The torch optimiser over model and defence parameters; each group remembers its base rate.
+
+        `beside` are networks of the defence that move as the model does.
+        """
+        networks = nn.ModuleList([model, *beside])
+        parts = [self._group(list(_trainable(networks)), self.rate)]
         if self.warmup:
-            heads, others = self._heads_and_others(model)
+            heads, others = self._heads_and_others(networks)
             parts = [self._group(heads, self.rate), self._group(others, self.rate, waits=True)]
-        parts.append(self._group(list(_trainable(defence)), self.rate * self.loss_rate_factor))
+        known = set(networks.parameters())
+        proxies = [parameter for parameter in _trainable(defence) if parameter not in known]
+        parts.append(self._group(proxies, self.rate * self.loss_rate_factor))
         groups = [group for group in parts if group["params"]]
         if not groups:
             raise InputError(f"{type(model).__name__} has no parameters that want a gradient; expected some to train")

@@ -94,34 +94,6 @@ def merge(base: dict[str, Spec], changes: Mapping[str, Spec]) -> dict[str, Spec]
     return merged
 
 
-def override(spec: dict[str, Spec], assignments: list[str]) -> dict[str, Spec]:
-    """A copy with dotted assignments applied: `defence.attack.steps=4`.
-
-    Another `name` makes another object, as in `merge`: it starts without the old one's settings.
-    """
-    spec = merge({}, spec)
-    for assignment in assignments:
-        path, equals, text = assignment.partition("=")
-        if not equals or not path:
-            raise InputError(f"{assignment!r} is not an override; expected key=value, as in defence.attack.steps=4")
-        *parents, last = path.split(".")
-        node = spec
-        for parent in parents:
-            inner = node.get(parent)
-            if not isinstance(inner, dict | None):
-                raise InputError(f"{assignment!r}: {parent!r} is a plain value, it has no setting {last!r}")
-            node[parent] = dict(inner or {})
-            node = node[parent]
-        try:
-            value = parse(text)
-        except InputError as error:
-            raise InputError(f"{assignment!r}: {error}") from error
-        if parents and last == "name" and node.get("name", value) != value:
-            node.clear()
-        node[last] = value
-    return spec
-
-
 def build(spec: Spec, names: Mapping[str, str], where: str, variables: Mapping[str, Spec] | None = None) -> Any:
     """The object a spec describes: each mapping with a `name` becomes that constructor called with the other keys.
 

@@ -108,6 +108,12 @@ def validated_on(records: Iterable[Record]) -> set[str]:
     return {str(fingerprint) for fingerprint in found if fingerprint}
 
 
+def is_bounded(settings: Mapping[str, Any]) -> bool:
+    """Whether an attack kept to its radius: a local search that is not clipped does not."""
+    inner = settings.get("runs")  # of an engine that runs another
+    return bool(settings.get("clipped", True)) and (inner is None or is_bounded(inner))
+
+
 def context(hardware: str) -> dict[str, Any]:
     """Commit, versions, Python and hardware of this process."""
     return {"commit": commit(), "versions": dict(versions()), "python": platform.python_version(), "hardware": hardware}

@@ -6,7 +6,7 @@ from small import CLASSES, DIM, Watched, encoder, paired_batch, pgd, seeded
 from torch import Tensor, nn
 
 from robustmetric.defences.base import Defence
-from robustmetric.defences.eat import EnsembleAdversarial, divide, usual_size
+from robustmetric.defences.eat import EnsembleAdversarial, divide, divide_classes, usual_size
 from robustmetric.defences.madry import Madry
 from robustmetric.defences.naive_ensemble import NaiveEnsemble
 from robustmetric.defences.plain import Plain
@@ -81,13 +81,13 @@ def test_each_image_trains_all_members_but_one() -> None:
     batch = whole_batch()
     defence = prepared(EnsembleAdversarial(losses(), STILL), batch)
     trained = torch.zeros(3, len(batch), dtype=torch.long)
-    for i, rows in defence._rows(batch).items():
+    for i, rows in defence.rows(batch).items():
         trained[i, rows] = 1
     assert (trained.sum(dim=0) == 2).all()
     # In an order of its own, and with some images only, a batch says the same of each image.
     some = torch.tensor([5, 17, 2, 9])
     part = Batch(batch.inputs[some], batch.labels[some], batch.index[some])
-    for i, rows in defence._rows(part).items():
+    for i, rows in defence.rows(part).items():
         assert some[rows].tolist() == [row for row in some.tolist() if trained[i, row]]
 
 
@@ -113,6 +113,67 @@ def test_a_batch_of_one_part_trains_the_other_members() -> None:
     model = ensemble()
     torch.stack(list(defence(model, part, seeded()).values())).sum().backward()
     assert [next(m.parameters()).grad is None for m in model.members] == [False, False, True]
+
+
+# --- parts of whole classes -----------------------------------------------------------------------------------------
+
+
+def test_classes_are_divided_whole_and_evenly() -> None:
+    labels = torch.tensor([3, 3, 0, 0, 0, 9, 4, 4, 1, 2, 2, 3])
+    parts = divide_classes(labels, 3, seed=0)
+    # Six classes, two for each of three parts, each whole.
+    by_class = {c: set(parts[labels == c].tolist()) for c in labels.tolist()}
+    assert all(len(found) == 1 for found in by_class.values())
+    assert sorted(part for found in by_class.values() for part in found) == [0, 0, 1, 1, 2, 2]
+    sizes = torch.bincount(divide_classes(torch.arange(100).repeat(3), 3, seed=0)) // 3
+    assert sorted(sizes.tolist()) == [33, 33, 34]
+    assert torch.equal(parts, divide_classes(labels, 3, seed=0))
+    assert any(not torch.equal(parts, divide_classes(labels, 3, seed=seed)) for seed in (1, 2))
+    with pytest.raises(InputError, match="6 classes cannot be cut into 7 parts"):
+        divide_classes(labels, 7, seed=0)
+
+
+def test_by_class_a_member_has_no_proxy_of_the_classes_it_never_sees() -> None:
+    batch, model, attack, own = whole_batch(), ensemble(), Watched(STILL), losses()
+    defence = prepared(EnsembleAdversarial(own, attack, clean_share=0.25, by_class=True), batch)
+    terms = defence(model, batch, seeded())
+    expected = {"adversarial": 0.0, "clean": 0.0}
+    seen = [sorted(set(batch.labels[defence.parts != i].tolist())) for i in range(3)]
+    # Five classes in parts of 2, 2 and 1: members know 3, 3 and 4 of them, and each class is known to two.
+    assert sorted(map(len, seen)) == [3, 3, 4] and all(sum(c in known for known in seen) == 2 for c in range(5))
+    for i, known in enumerate(seen):
+        # A loss that never heard of the others, its classes numbered anew.
+        small = ProxyAnchor(len(known), DIM)
+        small.proxies.data = own[i].proxies.data[known]
+        rows = torch.isin(batch.labels, torch.tensor(known))
+        labels = torch.tensor([known.index(c) for c in batch.labels[rows].tolist()])
+        expected["adversarial"] += 0.75 * small(model.members[i](attack.moved[0][rows]), labels)
+        expected["clean"] += 0.25 * small(model.members[i](batch.inputs[rows]), labels)
+    torch.testing.assert_close(terms, expected)
+    assert len(attack.moved[0]) == 30 and (attack.after[0] > attack.before[0]).all(), "all members are attacked on all"
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_by_class_the_gradient_of_a_member_ignores_its_classes(shared: bool) -> None:
+    batch, model = whole_batch(), ensemble()
+    defence = prepared(EnsembleAdversarial(losses(), STILL, clean_share=1.0, by_class=True, shared=shared), batch)
+    hidden = defence.parts == 1
+    changed = batch.inputs.clone()
+    changed[hidden] = 0.5
+    before = gradients(defence, model, batch)
+    after = gradients(defence, model, Batch(changed, batch.labels, batch.index))
+    names = [name for name, _ in (*model.named_parameters(), *defence.named_parameters())]
+    for name, one, other in zip(names, before, after, strict=True):
+        assert torch.equal(one, other) == name.startswith(("members.1.", "losses.1.")), name
+    still = before[names.index("losses.1.proxies")].norm(dim=1) == 0
+    assert still.nonzero()[:, 0].tolist() == batch.labels[hidden].unique().tolist()
+
+
+def test_what_has_no_meaning_by_class_is_refused() -> None:
+    with pytest.raises(InputError, match="by_class says what is divided, and nothing is"):
+        EnsembleAdversarial(losses(), STILL, divided=False, by_class=True)
+    with pytest.raises(InputError, match="by class each lacks the proxies of some; expected another objective"):
+        EnsembleAdversarial(losses(), STILL, objective="label", by_class=True)
 
 
 # --- the algorithm --------------------------------------------------------------------------------------------------
@@ -173,7 +234,7 @@ def test_compiled_updates_keep_to_one_size_and_change_no_gradient() -> None:
     rows = torch.arange(20)
     batch = Batch(whole.inputs[rows], whole.labels[rows], whole.index[rows])
     defence = prepared(EnsembleAdversarial(losses(), STILL), whole)
-    sizes = {2 * len(own) for own in defence._rows(batch).values()}
+    sizes = {2 * len(own) for own in defence.rows(batch).values()}
     assert {size for (size,) in passes(defence, model, batch)} == sizes and len(sizes) > 1
     loose = gradients(defence, model, batch)
     defence.steady = True

@@ -57,6 +57,7 @@ def test_a_warm_up_leaves_the_trunk_as_it_was(tmp_path: Path) -> None:
         f"{{name: naive_ensemble, defences: [{{name: plain, loss: {LOSSES[1:].split('}')[0]}}}}}, "
         f"{{name: madry, loss: {LOSSES[1:].split('}')[0]}}}, attack: {ATTACK}, objective: shift}}]}}",
         f"{{name: eat, losses: {LOSSES}, attack: {ATTACK}, shared: false, divided: false}}",
+        f"{{name: eat, losses: {LOSSES}, attack: {ATTACK}, by_class: true}}",
     ],
 )
 def test_the_other_ensembles_train_from_a_recipe(tmp_path: Path, defence: str) -> None:

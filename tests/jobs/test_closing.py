@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from commands import Command
+from robustmetric import records
 from robustmetric.attacks.embedding_shift import EmbeddingShift
 from robustmetric.attacks.suite import Trial
 from robustmetric.jobs.closing import closing, estimator, in_words, passes
@@ -14,6 +15,7 @@ from robustmetric.perturb.ball import Ball
 from robustmetric.perturb.gradient_free import Square
 from robustmetric.perturb.pgd import PGD
 from robustmetric.records import Record
+from robustmetric.report.gallery import read_gallery
 
 SHIFT = Trial("ES", EmbeddingShift(), PGD(Ball(0.1), steps=10, step_size=0.01, restarts=3))
 
@@ -90,3 +92,19 @@ def test_an_evaluation_ends_with_the_sentence(trained: Path, suite: Path, tmp_pa
     assert shown.code == 0, shown.err
     assert shown.err.splitlines()[-1].startswith("run: of 20 searches ")
     assert "under the strongest attack (ES) at radius 0.2" in shown.err
+
+
+def test_an_attack_without_a_bound_says_so_in_its_line_and_its_pictures(
+    trained: Path, tmp_path: Path, command: Command
+) -> None:
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    engine = "{name: local_search, ball: {name: ball, radius: 8/255}, rounds: 1, probes: 4, clipped: false}"
+    suite = tmp_path / "free.yaml"
+    suite.write_text(f"engine: {engine}\nattacks:\n  Few pixels: {{attack: {{name: embedding_shift}}}}\n")
+    shown = command("evaluate", run, suite, "--queries", "20")
+    assert shown.code == 0, shown.err
+    assert "Few pixels without a bound: " in shown.err and "at 8/255" not in shown.err
+    (found,) = [one for one in records.read(run / "results.jsonl") if one.name == "Few pixels"]
+    assert found.settings["radius"] == pytest.approx(8 / 255) and found.settings["clipped"] is False
+    told = [read_gallery(path) for path in (run / "examples").glob("*.npz")]
+    assert [one.radius for one in told if one.attack == "Few pixels without a bound"] == [""]

@@ -177,7 +177,7 @@ def test_every_recipe_of_the_paper_has_a_name_of_its_own() -> None:
                 )
         assert len(set(made.values())) == len(made) > 5
         stem = {
-            name.partition("/eat_")[2].removesuffix("-r16").removeprefix("bn_inception-"): k
+            name.partition("/eat_")[2].removesuffix("-r16").removeprefix("bn_inception-").removeprefix("auxiliary-"): k
             for name, (_, k, _) in made.items()
         }
         assert all(found == wanted for wanted, found in stem.items())
@@ -187,8 +187,14 @@ def test_names_say_what_differs() -> None:
     loss = {"name": "proxy_anchor"}
     assert kind({"name": "eat", "losses": [loss] * 5, "objective": "label"}) == "eat_n5_label"
     assert kind({"name": "eat", "losses": [loss] * 3, "shared": False}) == "eat_literal"
+    assert kind({"name": "eat", "losses": [loss] * 5, "by_class": True}) == "by_class_n5"
     assert kind({"name": "madry", "loss": {"name": "triplet"}}) == "at_triplet_label"
     assert kind({"name": "trades", "loss": loss, "weight": 1}) == "trades_weight1"
+    taught = {"name": "one_student", "loss": loss}
+    for settings, name in (({}, "one_student"), ({"clean_share": 0.25}, "one_student_clean_share0_25")):
+        assert kind({**taught, "trained_by": {"name": "eat", "losses": [loss] * 3, **settings}}) == name
+    of_two = {"name": "eat", "losses": [loss] * 2, "divided": False}
+    assert kind({**taught, "trained_by": of_two}, is_long=True) == "one_student_no_split_n2_long"
     assert radius_of({"name": "plain", "loss": loss}) is None
     for steps, size, name in ((10, 2, "eat"), (40, 2, "eat_steps40"), (40, 0.5, "eat_steps40_step_size0_5")):
         climb = {"name": "pgd", "ball": {"name": "ball", "radius": 8 / 255}, "steps": steps, "step_size": size / 255}
@@ -196,6 +202,7 @@ def test_names_say_what_differs() -> None:
     member = {"name": "backbone", "architecture": "mobilenet_v2", "dim": 64}
     assert backbone(member) == backbone({"name": "ensemble", "members": [member] * 3}) == "mobilenet_v2_dim64"
     assert backbone({**member, "dim": 128}) == "mobilenet_v2"
+    assert backbone({**member, "batch_norm": "auxiliary"}) == "mobilenet_v2_dim64_auxiliary"
     assert backbone({"name": "backbone", "architecture": "bn_inception", "dim": 512}) == "bn_inception"
 
 

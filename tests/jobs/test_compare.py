@@ -154,3 +154,11 @@ def test_the_command_shows_a_line_per_score(tmp_path: Path, command: Command) ->
     lines = [json.loads(line) for line in command("compare", "one", "other", "--json").out.splitlines()]
     assert [(line["name"], line["is_clear"]) for line in lines] == [("R@1", True), ("mAP", False)]
     assert "does not exist" in command("compare", "one", "gone").error
+
+
+def test_an_attack_without_a_bound_is_compared_at_no_radius(tmp_path: Path) -> None:
+    for folder in ("one", "other"):
+        write(tmp_path / folder, {"R@1": [0.0, 100.0]}, name="LS", radius=8 / 255, clipped=False)
+        write(tmp_path / folder, {"R@1": [0.0, 100.0]}, name="LS", radius=8 / 255, clipped=True)
+    found = compare(tmp_path / "one", tmp_path / "other")
+    assert [difference.title for difference in found] == ["LS without a bound R@1", "LS R@1 at 8/255"]

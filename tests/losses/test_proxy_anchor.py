@@ -124,3 +124,34 @@ def test_one_class_in_one_dimension_is_allowed() -> None:
 def test_proxies_start_from_seed_zero_unless_told_otherwise() -> None:
     default, zero, one = ProxyAnchor(3, 4), ProxyAnchor(3, 4, seed=0), ProxyAnchor(3, 4, seed=1)
     assert torch.equal(default.proxies, zero.proxies) and not torch.equal(default.proxies, one.proxies)
+
+
+def test_proxies_that_are_not_kept_are_neither_positives_nor_negatives_by_hand() -> None:
+    loss = ProxyAnchor(classes=3, dim=2, margin=0.0, scale=1.0)
+    loss.proxies.data = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
+    z, label = torch.tensor([[1.0, 0.0]]), torch.tensor([0])
+    # Cosines 1, 0, -1 of class 0: pull log(1 + e^-1); push log(1 + e^0) and log(1 + e^-1), over three proxies.
+    pull = math.log(1 + math.exp(-1))
+    assert loss(z, label).item() == pytest.approx(pull + (math.log(2) + pull) / 3)
+    loss.keep(torch.tensor([0, 1]))
+    assert loss(z, label).item() == pytest.approx(pull + math.log(2) / 2), "the third is not there, |P| = 2"
+    loss(z, label).backward()
+    assert (loss.proxies.grad.norm(dim=1) > 0).tolist() == [False, True, False], "the first is where it is pulled to"
+    with pytest.raises(InputError, match="label 2 is of no class whose proxy is kept; expected one of 2 of 3"):
+        loss(z, torch.tensor([2]))
+    assert "kept" not in loss.state_dict()
+
+
+@pytest.mark.parametrize("kept", [[0, 2, 5], [5, 0, 2], [2, 5]])
+def test_kept_proxies_are_a_loss_of_their_own(kept: list[int]) -> None:
+    loss, own = ProxyAnchor(classes=7, dim=4).double(), ProxyAnchor(classes=len(kept), dim=4).double()
+    own.proxies.data = loss.proxies.data[kept]
+    loss.keep(torch.tensor(kept))
+    places = torch.tensor([0, 1, 1, 0])
+    z = rows(4, 4)
+    values = loss(z, torch.tensor(kept)[places]), own(z, places)
+    torch.testing.assert_close(*values)
+    for value in values:
+        value.backward()
+    torch.testing.assert_close(loss.proxies.grad[kept], own.proxies.grad)
+    assert loss.proxies.grad.norm(dim=1).count_nonzero() == len(kept)

@@ -1,6 +1,6 @@
 import pytest
 
-from robustmetric.report.scores import DASH, SCORES, describe, show, show_interval, show_radius
+from robustmetric.report.scores import DASH, SCORES, describe, show, show_interval, show_radius, title
 from robustmetric.report.tables import HEADLINE
 
 
@@ -56,3 +56,12 @@ def test_values_and_intervals_take_the_scores_own_decimals():
 )
 def test_radii_are_written_in_grey_levels_where_they_are_whole(radius: float, among: tuple[float, ...], label: str):
     assert show_radius(radius, among) == label
+
+
+def test_a_title_has_the_radius_that_an_attack_kept_to() -> None:
+    assert title("ES", {"radius": 8 / 255}) == title("ES", {"radius": 8 / 255, "clipped": True}) == "ES at 8/255"
+    assert title("clean", {}) == "clean"
+    free = {"radius": 8 / 255, "clipped": False}
+    assert title("Local search", free) == "Local search without a bound"
+    assert title("Local search", {"radius": 8 / 255, "runs": free}) == "Local search without a bound"
+    assert title("Local search, without a bound", free) == "Local search, without a bound", "said once"

@@ -138,3 +138,14 @@ def test_a_number_that_is_not_finite_is_shown_and_breaks_nothing(make_run: MakeR
         "clean", "clean", {"R@1": float("nan")}, {"suite": "demo", "data": "digits"}, {"R@1": (float("nan"),) * 2}
     )
     assert "nan" in text(summaries(read_runs([make_run("a", bad, candidate("CA+", 3.0))])))
+
+
+def test_an_attack_without_a_bound_stands_at_no_radius(make_run: MakeRun):
+    # As records of an older suite have it, whose name is another.
+    free = shift(3.0, 0.1, clipped=False)
+    run = make_run("a", clean(90.0), shift(50.0, 0.1), free)
+    (table,) = summaries(read_runs([run]))
+    (column,) = [c for c in table.columns if "bound" in c.attack]
+    assert (column.attack, column.radius, table.radius(column)) == ("ES without a bound", None, "")
+    assert table.rows["a"][column].value == 3.0 and table.rows["a"][at(0.1)].value == 50.0
+    assert {line.radius for line in full(read_runs([run])) if line.name == "ES"} == {"0.1", "without a bound"}

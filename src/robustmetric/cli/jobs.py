@@ -43,7 +43,9 @@ Search = Annotated[
 @app.command()
 def train(
     recipe: Annotated[str, typer.Argument(help="A recipe by short name (digits/est) or file.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="Changes: defence.attack.steps=4 seed=1")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Changes: defence.attack.steps=4 model.members.0.dim=64 seed=1")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The run folder; default runs/<recipe>-seed<n>.")
     ] = None,

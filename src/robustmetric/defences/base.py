@@ -2,14 +2,15 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from robustmetric.errors import InputError, nearest
 from robustmetric.losses.triplet import hardness
+from robustmetric.models.encoder import perturbed
 from robustmetric.perturb.pgd import View, frozen
 from robustmetric.types import Batch, Embed, Embeddings, Labels, Triplets
 
@@ -40,13 +41,26 @@ class Defence(nn.Module, ABC):
         if triplets is not None and len(triplets.anchor):
             self.note(before=hardness(*triplets.of(before)), after=hardness(*triplets.of(after)))
 
-    def attacked(self, model: nn.Module) -> AbstractContextManager[Embed]:
-        """The model to attack, as `view` says."""
-        return frozen(model, self.view)
+    @contextmanager
+    def attacked(self, model: nn.Module) -> Iterator[Embed]:
+        """The model to attack, as `view` says, with its batch norms for perturbed images."""
+        with perturbed(model), frozen(model, self.view) as embed:
+            yield embed
+
+    @property
+    def separates(self) -> bool:
+        """Whether it learns from clean images and from perturbed ones, in passes of their own: auxiliary batch norms
+        need both."""
+        return False
 
     def repeated(self, model: nn.Module) -> Sequence[nn.Module]:
         """What every update calls with batches of one size: what is worth compiling."""
         return [model]
+
+    @property
+    def beside(self) -> Sequence[nn.Module]:
+        """Networks of its own that train as the model does, at its rate and through its warm-up, and end with it."""
+        return []
 
     def prepare(self, labels: Labels) -> None:
         """See the labels of the whole training set; the training job calls this once, before the first step."""

@@ -12,8 +12,9 @@ from robustmetric.defences.adversary import Adversary, Objective
 from robustmetric.defences.base import Defence, require, require_each, require_share
 from robustmetric.errors import InputError
 from robustmetric.losses.base import MetricLoss
+from robustmetric.losses.proxy_anchor import ProxyAnchor
 from robustmetric.losses.triplet import Triplet
-from robustmetric.models.encoder import mixes_rows
+from robustmetric.models.encoder import mixes_rows, perturbed
 from robustmetric.models.ensemble import Ensemble, members_of, split
 from robustmetric.perturb.pgd import frozen
 from robustmetric.types import Batch, Embed, Labels, Triplets
@@ -26,6 +27,8 @@ class EnsembleAdversarial(Defence):
     `shared`: the adversaries of a batch are made once, for all members; else each member has those of its own part of
     the batch made for itself, as the algorithm is written: N - 1 times the climbs, and where rows climb alone the same
     result. A class with fewer images than members is refused unless `small_classes`: a member may then miss it whole.
+    `by_class`: whole classes are divided instead of the images of each, and the proxies of a member are those of its
+    classes; proxies of classes that it never sees would be negatives that no image holds in place.
     """
 
     parts: Tensor
@@ -39,6 +42,7 @@ class EnsembleAdversarial(Defence):
         objective: Objective = "shift",
         shared: bool = True,
         small_classes: bool = False,
+        by_class: bool = False,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -51,10 +55,12 @@ class EnsembleAdversarial(Defence):
             )
         if divided and any(isinstance(loss, Triplet) for loss in losses):
             raise InputError("a triplet loss mines in pairs, which parts would break up; expected proxy_anchor losses")
+        if by_class:
+            _check_by_class(losses, divided, objective)
         self.losses = nn.ModuleList(losses)
         self.adversary = Adversary(attack, objective)
         self.clean_share, self.divided, self.shared = clean_share, divided, shared
-        self.small_classes, self.seed = small_classes, seed
+        self.small_classes, self.by_class, self.seed = small_classes, by_class, seed
         # Follows from labels and seed, so a saved state need not hold it.
         self.register_buffer("parts", torch.empty(0, dtype=torch.long), persistent=False)
 
@@ -62,15 +68,33 @@ class EnsembleAdversarial(Defence):
         """The members."""
         return list(members_of(model, len(self.losses)).members)
 
+    @property
+    def separates(self) -> bool:
+        """With a share of clean images."""
+        return 0 < self.clean_share < 1
+
     def prepare(self, labels: Labels) -> None:
         """Cut the training set into parts."""
-        if self.divided:
+        if not self.divided:
+            return
+        if self.by_class:
+            cut = divide_classes(labels, len(self.losses), self.seed)
+        else:
             cut = divide(labels, len(self.losses), self.seed, self.small_classes)
-            self.parts = cut.to(self.parts.device)
+        self.parts = cut.to(self.parts.device)
+        for i, loss in enumerate(self.losses):
+            if self.by_class and isinstance(loss, ProxyAnchor):
+                loss.keep(labels.cpu()[cut != i].unique())
 
     def forward(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        return self.step(model, batch, generator)[0]
+
+    def step(
+        self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None
+    ) -> tuple[dict[str, Tensor], dict[int, Tensor]]:
+        """The terms of this batch, and by member the perturbed images it trains on, of its `rows`."""
         ensemble = members_of(model, len(self.losses))
-        rows = self._rows(batch)
+        rows = self.rows(batch)
         with self.attacked(model) as embed, frozen(self.losses):
             adversaries, triplets = self._attack(embed, batch, rows, generator)
 
@@ -83,15 +107,15 @@ class EnsembleAdversarial(Defence):
 
         size = usual_size(len(batch), len(self.losses)) if self.steady and self.divided else None
         if not self.clean_share:
-            return {"adversarial": total(each_of(ensemble, [adversaries], size)[0])}
+            return {"adversarial": total(each_of(ensemble, [adversaries], size)[0])}, adversaries
         clean = {i: batch.inputs[row] for i, row in rows.items()}
         adversarial, unmoved = each_of(ensemble, [adversaries, clean], size)
         return {
             "adversarial": (1 - self.clean_share) * total(adversarial),
             "clean": self.clean_share * total(unmoved),
-        }
+        }, adversaries
 
-    def _rows(self, batch: Batch) -> dict[int, Tensor]:
+    def rows(self, batch: Batch) -> dict[int, Tensor]:
         """By member, the rows it trains on; a member that may train on none is left out."""
         everything = torch.arange(len(batch), device=batch.labels.device)
         if not self.divided:
@@ -132,11 +156,14 @@ class EnsembleAdversarial(Defence):
 def each_of(ensemble: Ensemble, several: Sequence[dict[int, Tensor]], size: int | None = None) -> list[list[Tensor]]:
     """The own embeddings of some members, of each of several inputs: in one pass, unless that would mix their rows.
 
+    The first inputs are the perturbed ones, which auxiliary batch norms are for.
     Those of a member have as many rows in each. With a `size`, passes of fewer rows are filled up with rows that are
     not looked at, so that most passes are of one size.
     """
     if mixes_rows(ensemble):
-        return [ensemble.each(inputs) for inputs in several]
+        with perturbed(ensemble):
+            first = ensemble.each(several[0])
+        return [first, *(ensemble.each(inputs) for inputs in several[1:])]
     joined = {i: torch.cat([inputs[i] for inputs in several]) for i in several[0]}
     passed = joined if size is None else {i: filled(x, len(several) * size) for i, x in joined.items()}
     found = [z[: len(x)].chunk(len(several)) for z, x in zip(ensemble.each(passed), joined.values(), strict=True)]
@@ -171,3 +198,27 @@ def divide(labels: Labels, parts: int, seed: int, small_classes: bool = False) -
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     by_class = order[labels[order].argsort(stable=True)]
     return torch.empty_like(labels).scatter_(0, by_class, torch.arange(len(labels)) % parts)
+
+
+def divide_classes(labels: Labels, parts: int, seed: int) -> Labels:
+    """The part of each sample, which is its class's: random, with as many classes in each as can be."""
+    classes, place = labels.cpu().unique(return_inverse=True)
+    if len(classes) < parts:
+        raise InputError(
+            f"{len(classes)} classes cannot be cut into {parts} parts; expected at least one for each member, or fewer "
+            "members"
+        )
+    order = torch.randperm(len(classes), generator=torch.Generator().manual_seed(seed))
+    return torch.empty_like(classes).scatter_(0, order, torch.arange(len(classes)) % parts)[place]
+
+
+def _check_by_class(losses: Sequence[MetricLoss], divided: bool, objective: Objective) -> None:
+    """Refuse what has no meaning where members know different classes."""
+    if not divided:
+        raise InputError("by_class says what is divided, and nothing is; expected divided: true")
+    require_each(losses, ProxyAnchor, "losses")
+    if objective == "label":
+        raise InputError(
+            "objective 'label' asks every member for its loss of every class, and by class each lacks the proxies of "
+            "some; expected another objective, such as 'shift'"
+        )

@@ -8,7 +8,7 @@ from robustmetric.defences.adversary import Adversary, Objective
 from robustmetric.defences.base import Defence, require
 from robustmetric.defences.mixup import Mixer
 from robustmetric.losses.base import MetricLoss
-from robustmetric.models.encoder import mixes_rows
+from robustmetric.models.encoder import mixes_rows, perturbed
 from robustmetric.perturb.pgd import frozen
 from robustmetric.types import Batch
 
@@ -40,6 +40,11 @@ class InterpolatedAdversarial(Defence):
         self.mix = Mixer(concentration, per_image, in_pairs)
         self.summed, self.separate = summed, separate
 
+    @property
+    def separates(self) -> bool:
+        """Always."""
+        return True
+
     def forward(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         clean = adversarial = self.mix(batch.inputs, generator)
         if self.separate:
@@ -52,8 +57,13 @@ class InterpolatedAdversarial(Defence):
             moved = self.adversary(embed, batch, origin, [self.loss], [triplets], generator)
         weight = 1.0 if self.summed else 0.5
         halves = [clean.of(batch.inputs), adversarial.of(moved)]
-        z = [model(half) for half in halves] if mixes_rows(model) else model(torch.cat(halves)).chunk(2)
+        if mixes_rows(model):
+            still = model(halves[0])
+            with perturbed(model):
+                z = model(halves[1])
+        else:
+            still, z = model(torch.cat(halves)).chunk(2)
         return {
-            "clean": weight * clean.loss(self.loss, z[0], batch.labels, generator),
-            "adversarial": weight * adversarial.loss(self.loss, z[1], batch.labels, generator),
+            "clean": weight * clean.loss(self.loss, still, batch.labels, generator),
+            "adversarial": weight * adversarial.loss(self.loss, z, batch.labels, generator),
         }

@@ -9,6 +9,7 @@ from robustmetric.attacks.base import Engine
 from robustmetric.defences.adversary import Adversary, Objective
 from robustmetric.defences.base import Defence, require, require_share, require_word
 from robustmetric.losses.base import MetricLoss
+from robustmetric.models.encoder import perturbed
 from robustmetric.numerics.distances import paired
 from robustmetric.perturb.pgd import frozen
 from robustmetric.types import Batch
@@ -47,6 +48,11 @@ class Madry(Defence):
         self.adversary = Adversary(attack, objective)
         self.clean_share, self.goal = clean_share, goal
 
+    @property
+    def separates(self) -> bool:
+        """With a share of clean images."""
+        return 0 < self.clean_share < 1
+
     def forward(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         labels = batch.labels
         climbed = self.loss if self.climbed is None else self.climbed
@@ -59,7 +65,8 @@ class Madry(Defence):
                 triplets = self.loss.mine(clean, labels, generator)
                 origin = self.adversary.origin(clean, generator)
             adversarial = self.adversary(embed, batch, origin, [climbed], [triplets], generator)
-        z = model(adversarial)
+        with perturbed(model):
+            z = model(adversarial)
         if clean is not None:
             self.note_triplets(triplets, clean, z)
         if self.goal == "label" and not self.clean_share:

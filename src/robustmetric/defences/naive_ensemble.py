@@ -26,6 +26,16 @@ class NaiveEnsemble(Defence):
         pairs = zip(self._each(), members_of(model, len(self.defences)).members, strict=True)
         return [part for defence, member in pairs for part in defence.repeated(member)]
 
+    @property
+    def beside(self) -> Sequence[nn.Module]:
+        """What the members' own defences train beside them."""
+        return [network for defence in self._each() for network in defence.beside]
+
+    @property
+    def separates(self) -> bool:
+        """Where all of its defences do."""
+        return all(defence.separates for defence in self._each())
+
     def prepare(self, labels: Labels) -> None:
         """Each defence sees them."""
         for defence in self._each():

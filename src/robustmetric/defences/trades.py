@@ -8,6 +8,7 @@ from robustmetric.attacks.objectives import clean_proxies
 from robustmetric.defences.adversary import Adversary, Objective
 from robustmetric.defences.base import Defence, require, require_weight
 from robustmetric.losses.base import MetricLoss
+from robustmetric.models.encoder import perturbed
 from robustmetric.numerics.distances import paired
 from robustmetric.perturb.pgd import frozen
 from robustmetric.types import Batch
@@ -36,6 +37,11 @@ class Trades(Defence):
         self.adversary = Adversary(attack, objective)
         self.weight, self.as_proxies = weight, as_proxies
 
+    @property
+    def separates(self) -> bool:
+        """Always."""
+        return True
+
     def forward(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         still = model(batch.inputs)
         triplets = self.loss.mine(still.detach(), batch.labels, generator)
@@ -44,7 +50,8 @@ class Trades(Defence):
                 clean = embed(batch.inputs)
             origin = self.adversary.origin(clean, generator)
             adversarial = self.adversary(embed, batch, origin, [self.loss], [triplets], generator)
-        z = model(adversarial)
+        with perturbed(model):
+            z = model(adversarial)
         if self.as_proxies:
             own = torch.eye(len(batch), device=z.device).bool()
             moved = clean_proxies(z, still, own).mean()

@@ -17,8 +17,10 @@ from robustmetric.defences.base import Defence
 from robustmetric.errors import InputError, nearest
 from robustmetric.jobs.folder import RunFolder
 from robustmetric.jobs.words import refuse_words
+from robustmetric.models.encoder import has_auxiliary
 from robustmetric.numerics.kmeans import Backend
 from robustmetric.optimise import Optimiser
+from robustmetric.overrides import override
 from robustmetric.perturb.pgd import View
 from robustmetric.recipe import Spec
 
@@ -91,7 +93,7 @@ def title(where: str) -> str:
 def resolve(name: str, overrides: list[str]) -> tuple[dict[str, Spec], str]:
     """The plain settings of a recipe, its base and overrides applied, and the name for errors."""
     path = recipe.locate(name)
-    spec = recipe.override(recipe.load(path), overrides)
+    spec = override(recipe.load(path), overrides)
     if "learner" in spec:
         raise InputError(f"{path} is fitted and proved, not trained; run `robustmetric certify {name}`")
     known = [field.name for field in fields(Plan)]
@@ -204,6 +206,11 @@ def _check_parts(parts: Mapping[str, Any]) -> None:
     for key, kind in KINDS.items():
         if key in parts and not isinstance(parts[key], kind):
             raise InputError(f"{key}: {type(parts[key]).__name__} is not a {kind.__name__.lower()}")
+    if has_auxiliary(parts["model"]) and not parts["defence"].separates:
+        raise InputError(
+            f"batch_norm 'auxiliary' keeps clean and perturbed images apart, and {type(parts['defence']).__name__} as "
+            "set does not learn from both; expected eat or madry with a clean_share between 0 and 1, iat or trades"
+        )
 
 
 def _seed(spec: Mapping[str, Spec], where: str) -> int:

@@ -19,7 +19,7 @@ from robustmetric.jobs.progress import Bar
 from robustmetric.jobs.surrogate import find_surrogate
 from robustmetric.jobs.worst_case import dressed
 from robustmetric.numerics.randomness import generator, repeatable
-from robustmetric.report.scores import show_radius
+from robustmetric.report.scores import title
 from robustmetric.types import Batch
 
 
@@ -58,7 +58,7 @@ def attack_all(
     # Of a trial that takes turns, the one score that those not attacked have too; on every rank, whatever its share.
     found = Found({arena.right: torch.zeros(count)} if in_turn else {})
     label = trial.label if trial.mode == "fixed" else f"{trial.label} ({trial.mode})"
-    with Bar(title(label, trial.engine.ball.radius), count if only is None else len(only), shown=shown) as bar:
+    with Bar(title(label, trial.settings()), count if only is None else len(only), shown=shown) as bar:
         for number, (first, positions, batch) in enumerate(arena.batches(only)):
             parts = (seed, first, 3, *([turn] if turn else []))
             began = time.monotonic()
@@ -126,8 +126,3 @@ def attack_batch(
             "engine that asks for values alone: square, rays, local_search"
         )
     return outcome
-
-
-def title(name: str, radius: float | None) -> str:
-    """A measurement as progress and results name it: `ES at 8/255`, or `clean`."""
-    return name if radius is None else f"{name} at {show_radius(radius)}"

@@ -32,6 +32,7 @@ from robustmetric.jobs.workers import describe
 from robustmetric.learn import Network
 from robustmetric.learn.base import MetricLearner, device_of
 from robustmetric.numerics.numbers import LARGEST_SEED, is_whole
+from robustmetric.overrides import override
 from robustmetric.recipe import Spec
 from robustmetric.records import Record
 from robustmetric.report.certified import draw_curves
@@ -170,7 +171,7 @@ def recipe_of(name: str, out: Path | None) -> tuple[str, Path | None] | None:
 def resolve(name: str, overrides: list[str]) -> tuple[dict[str, Spec], str]:
     """The plain settings of a recipe with a learner, its base and overrides applied, and the name for errors."""
     path = recipe.locate(name)
-    spec = recipe.override(recipe.load(path), overrides)
+    spec = override(recipe.load(path), overrides)
     known = [field.name for field in fields(Plan)]
     for key in spec:
         if key not in known:

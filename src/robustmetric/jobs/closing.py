@@ -5,7 +5,7 @@ from typing import Any
 
 from robustmetric.attacks.suite import Trial
 from robustmetric.jobs.progress import say
-from robustmetric.records import Record
+from robustmetric.records import Record, is_bounded
 from robustmetric.report.scores import show_radius
 from robustmetric.report.verdict import WORST
 
@@ -54,7 +54,7 @@ def closing(found: Sequence[Record], suite: str, settings: Mapping[str, Any], se
         (float(one.settings["radius"]), one.name): min(one.scores[key] for key in ANSWERS if key in one.scores)
         for one in of_this
         if one.kind in ("attack", "worst_case") and one.settings.get("mode") != "compat" and {*ANSWERS} & {*one.scores}
-        if _is_bounded(one.settings)
+        if is_bounded(one.settings)
     }
     if clean is None or not left or not {"R@1", "accuracy"} & {*clean.scores}:
         return ""
@@ -68,9 +68,3 @@ def closing(found: Sequence[Record], suite: str, settings: Mapping[str, Any], se
     what, is_right = ("searches", "find the right class first") if score == "R@1" else ("images", "are named rightly")
     under = "the worst of all attacks for each" if name == WORST else f"the strongest attack ({name})"
     return f"of {clean.count} {what} {before} {is_right}, and {after} under {under} at radius {show_radius(middle)}"
-
-
-def _is_bounded(settings: Mapping[str, Any]) -> bool:
-    """Whether an attack kept to its radius: a local search that is not clipped does not."""
-    inner = settings.get("runs")  # of an engine that runs another
-    return bool(settings.get("clipped", True)) and (inner is None or _is_bounded(inner))

@@ -11,7 +11,7 @@ from robustmetric.errors import InputError
 from robustmetric.jobs.ers import PerQuery, Store, batch_weights
 from robustmetric.metrics.robustness import SUB_SCORES, bootstrap, ers_per_query
 from robustmetric.records import Record
-from robustmetric.report.scores import describe, show_radius
+from robustmetric.report.scores import describe, show_radius, title
 
 OWN = ("weights", "standing", "standing_rows", "measured")
 """Settings in which two runs may differ: all others say what was asked of them."""
@@ -111,6 +111,8 @@ def _differences(a: Record, of_a: PerQuery, b: Record, of_b: PerQuery) -> Iterat
     for name in of_a:
         if name in of_b:
             interval = bootstrap(of_b[name] - of_a[name], weights=weights)
-            radius = a.settings.get("radius")
-            title = f"{a.name} {name}" if name in ANSWERS and a.kind != "clean" else name
-            yield Difference(title, mode, radius, a.scores[name], b.scores[name], interval, a.count, name)
+            radius, attack = a.settings.get("radius"), a.name
+            if not records.is_bounded(a.settings):
+                radius, attack = None, title(a.name, a.settings)
+            shown = f"{attack} {name}" if name in ANSWERS and a.kind != "clean" else name
+            yield Difference(shown, mode, radius, a.scores[name], b.scores[name], interval, a.count, name)

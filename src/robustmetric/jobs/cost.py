@@ -20,6 +20,9 @@ def cost(defence: Mapping[str, Any]) -> float | None:
         return UPDATE
     if kind in ENSEMBLES:
         return _of_ensemble(defence, climb)
+    if kind == "one_student":
+        inner = cost(defence["trained_by"])
+        return None if inner is None else inner + UPDATE
     if kind in ("est", "ses", "madry", "iat", "trades"):
         again = kind in ("ses", "iat", "trades") or (kind == "madry" and 0 < defence.get("clean_share", 0) < 1)
         # An embedding that is only a target needs no backward pass.

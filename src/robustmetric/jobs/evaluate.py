@@ -13,7 +13,6 @@ from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.jobs.accuracy import measure_accuracy
 from robustmetric.jobs.arena import Arena, embed
 from robustmetric.jobs.attacked import attack_all
-from robustmetric.jobs.attacked import title as title
 from robustmetric.jobs.chance import chance_settings
 from robustmetric.jobs.climbs import Climbs
 from robustmetric.jobs.closing import estimator

@@ -12,6 +12,8 @@ from robustmetric.attacks.suite import Trial
 from robustmetric.jobs.arena import Arena, as_bytes
 from robustmetric.numerics.distances import nearest
 from robustmetric.perturb.pgd import frozen
+from robustmetric.records import is_bounded
+from robustmetric.report.scores import title
 from robustmetric.types import Batch
 
 Pictures = dict[str, npt.NDArray[Any]]
@@ -37,8 +39,9 @@ def pictures_of(arena: Arena, trial: Trial, batch: Batch, outcome: Outcome) -> P
         found[f"{when}_label"] = arena.gallery.labels[top]
     arrays = {name: value.cpu().numpy() for name, value in found.items()}
     arrays["class_names"] = np.array(arena.class_names)
-    arrays["radius"] = np.array(trial.engine.ball.radius)
-    arrays["attack"] = np.array(trial.label)
+    bounded = is_bounded(trial.settings())
+    arrays |= {"radius": np.array(trial.engine.ball.radius)} if bounded else {}
+    arrays["attack"] = np.array(trial.label if bounded else title(trial.label, trial.settings()))
     return arrays
 
 

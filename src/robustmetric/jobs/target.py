@@ -19,7 +19,6 @@ from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.closing import closing
 from robustmetric.jobs.clustering import check_search, is_clustering, run_any_suite
 from robustmetric.jobs.ers import APART
-from robustmetric.jobs.evaluate import title
 from robustmetric.jobs.folder import RunFolder, save_arrays, summarise
 from robustmetric.jobs.named import refuse_unknown, refuse_unknown_data, view_of
 from robustmetric.jobs.own import OWN_MODEL, own_data, own_model, skipping
@@ -30,6 +29,7 @@ from robustmetric.jobs.workers import Hardware, Workers, describe
 from robustmetric.numerics.kmeans import Backend, check_backend
 from robustmetric.recipe import Spec
 from robustmetric.records import Record
+from robustmetric.report.scores import title
 
 UNTOLD = ("mAP@R", "AMI", "AMI std")
 """Scores that are recorded and not told as they come: there are enough beside them."""
@@ -133,7 +133,7 @@ def _line(record: Record) -> str:
     """A record as it is told when it comes."""
     shown = terms({key: value for key, value in record.scores.items() if key not in UNTOLD})
     mode = " (compat)" if record.settings.get("mode") == "compat" else ""
-    return f"{title(record.name, record.settings.get('radius'))}{mode}: {_judged(record)}{shown}{_apart(record)}"
+    return f"{title(record.name, record.settings)}{mode}: {_judged(record)}{shown}{_apart(record)}"
 
 
 def _backend(spec: Mapping[str, Spec], given: str | None, suite: Suite) -> Backend:

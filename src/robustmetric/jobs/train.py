@@ -127,10 +127,11 @@ def fit(
 def _set_up(fabric: "Fabric", plan: assemble.Plan, dataset: Dataset) -> tuple[nn.Module, torch.optim.Optimizer]:
     """The step and its optimiser as the hardware runs them; model and defence are made ready for it."""
     if fabric.device.type == "cuda":
-        channels_last(plan.model)
+        for network in (plan.model, *plan.defence.beside):
+            channels_last(network)
     plan.defence.view, plan.defence.steady = plan.attack_view, plan.update == "compiled"
     plan.defence.prepare(dataset.train.labels)
-    optimiser = plan.optimiser.build(plan.model, plan.defence)
+    optimiser = plan.optimiser.build(plan.model, plan.defence, plan.defence.beside)
     with quiet():
         module, optimizer = fabric.setup(Step(plan.model, plan.defence), optimiser)
     return module, optimizer

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from robustmetric.attacks.base import Attack, Engine
+from robustmetric.attacks.base import Attack
 from robustmetric.attacks.feature_match import Exposed, FeatureMatch
 from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.attacks.transfer import Transfer
@@ -21,10 +21,8 @@ from robustmetric.jobs.folder import digest
 from robustmetric.metrics.robustness import bootstrap
 from robustmetric.models.classifier import Classifies
 from robustmetric.numerics.randomness import generator, repeatable
-from robustmetric.perturb.expectation import Expectation
-from robustmetric.perturb.local_search import LocalSearch
 from robustmetric.perturb.pgd import frozen
-from robustmetric.records import Record
+from robustmetric.records import Record, is_bounded
 from robustmetric.types import Gallery
 
 KIND, WORST = "worst_case", "worst case"
@@ -145,7 +143,7 @@ class WorstCase:
 
     def note(self, trial: Trial, record: Record, values: PerQuery) -> None:
         """Take note of a trial's outcome; one that gives no answers, or leaves its ball, is no part of a worst case."""
-        if self.score in values and _is_bounded(trial.engine):
+        if self.score in values and is_bounded(trial.settings()):
             self._seen.append((trial, record, values[self.score] > 0))
 
     def records(self) -> Iterator[tuple[Record, PerQuery]]:
@@ -218,13 +216,6 @@ def standing_settings(standing: Bool[Tensor, " queries"] | None) -> dict[str, An
     if standing is None:
         return {}
     return {STANDING: int(standing.sum()), "standing_rows": digest(standing.numpy())}
-
-
-def _is_bounded(engine: Engine) -> bool:
-    """Whether an engine, or the one it runs, stays in its ball."""
-    if isinstance(engine, Expectation):
-        return _is_bounded(engine.engine)
-    return not isinstance(engine, LocalSearch) or engine.clipped
 
 
 def _place(trial: Trial) -> tuple[str, float, str]:

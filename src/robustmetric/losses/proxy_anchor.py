@@ -1,7 +1,7 @@
 """Proxy-Anchor loss (Kim et al. 2020): each class has a learnt proxy that gathers its samples and repels the others."""
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -15,7 +15,10 @@ class ProxyAnchor(MetricLoss):
 
     L = 1/|P+| sum_{p in P+} log(1 + sum_{x of p} e^{-scale (s(x,p) - margin)})
       + 1/|P|  sum_{p in P}  log(1 + sum_{x not of p} e^{scale (s(x,p) + margin)}),  P+ the classes in the batch.
+    `keep` leaves out the proxies of other classes, as if they did not exist: P is then what is kept.
     """
+
+    kept: Tensor
 
     def __init__(self, classes: int, dim: int, margin: float = 0.1, scale: float = 32.0, seed: int = 0) -> None:
         super().__init__()
@@ -24,6 +27,11 @@ class ProxyAnchor(MetricLoss):
         self.margin, self.scale = margin, scale
         self.proxies = nn.Parameter(torch.empty(classes, dim))
         nn.init.kaiming_normal_(self.proxies, mode="fan_out", generator=torch.Generator().manual_seed(seed))
+        self.register_buffer("kept", torch.arange(classes), persistent=False)
+
+    def keep(self, classes: Int[Tensor, " kept"]) -> None:
+        """Let the proxies of these classes alone take part, neither pulled nor pushed by the others."""
+        self.kept = classes.to(self.kept.device)
 
     def forward(
         self,
@@ -32,13 +40,20 @@ class ProxyAnchor(MetricLoss):
         triplets: Triplets | None = None,
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, ""]:
-        classes = len(self.proxies)
+        own = labels[:, None] == self.kept
         # One host synchronisation per batch: a label without a proxy would otherwise be a sample of no class.
-        lowest, highest = torch.stack(labels.aminmax()).tolist()
+        if not own.any(dim=1).all():
+            raise InputError(self._misfit(labels))
+        proxies = self.proxies if len(self.kept) == len(self.proxies) else self.proxies[self.kept]
+        return proxy_anchor(cosines(embeddings, proxies), own, self.margin, self.scale)
+
+    def _misfit(self, labels: Labels) -> str:
+        """What is wrong with labels of which some have no proxy."""
+        lowest, highest, classes = int(labels.min()), int(labels.max()), len(self.proxies)
         if lowest < 0 or highest >= classes:
-            raise InputError(f"labels {lowest} to {highest} do not fit {classes} proxies; expected 0 to {classes - 1}")
-        own = labels[:, None] == torch.arange(classes, device=labels.device)
-        return proxy_anchor(cosines(embeddings, self.proxies), own, self.margin, self.scale)
+            return f"labels {lowest} to {highest} do not fit {classes} proxies; expected 0 to {classes - 1}"
+        missing = int(labels[~torch.isin(labels, self.kept)][0])
+        return f"label {missing} is of no class whose proxy is kept; expected one of {len(self.kept)} of {classes}"
 
 
 def proxy_anchor(

@@ -1,6 +1,8 @@
 """Encoder: any module, with pixel normalisation before it and unit length after it."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
 from typing import Literal, Protocol, get_args, runtime_checkable
 
 import torch
@@ -11,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from robustmetric.errors import InputError, nearest
 from robustmetric.types import Embeddings, Inputs
 
-FrozenPart = Literal["live", "statistics", "whole"]
+FrozenPart = Literal["live", "statistics", "whole", "auxiliary"]
 
 
 @runtime_checkable
@@ -25,9 +27,11 @@ class Encoder(nn.Module):
     """Inputs in [0, 1] to unit-length embeddings: `trunk((x - mean) / std)`, normalised in fp32.
 
     `batch_norm`: "live" is ordinary; "statistics" keeps the running statistics as they are (always eval mode) while the
-    affine part is trained; "whole" also fixes the affine part. `dim` is taken from the argument, from a trunk that says
-    its own, or measured once by a dry run on one input of `shape` (channels, height, width); a trunk with none of these
-    works too, but its `dim` cannot be asked for.
+    affine part is trained; "whole" also fixes the affine part; "auxiliary" is live, with a second set of norms for
+    perturbed images (AdvProp, Xie et al., CVPR 2020), which takes the first one's place inside `perturbed` and plays no
+    part elsewhere. `dim` is taken from the argument, from a trunk that says its own, or measured once by a dry run on
+    one input of `shape` (channels, height, width); a trunk with none of these works too, but its `dim` cannot be asked
+    for.
     """
 
     mean: Tensor
@@ -60,6 +64,10 @@ class Encoder(nn.Module):
             for layer in self._batch_norms():
                 for parameter in layer.parameters():
                     parameter.requires_grad_(False)
+        second = map(deepcopy, self._batch_norms()) if batch_norm == "auxiliary" else ()
+        self.auxiliary = nn.ModuleList(second)
+        if batch_norm == "auxiliary" and not len(self.auxiliary):
+            raise InputError(f"{type(trunk).__name__} has no batch norm to keep in two; expected batch_norm: 'live'")
         self.train(self.training)
         self._dim = dim if dim is not None else self._find_dim(shape)
 
@@ -82,7 +90,7 @@ class Encoder(nn.Module):
     def train(self, mode: bool = True) -> "Encoder":
         """As usual, but fixed batch norms stay in eval mode."""
         super().train(mode)
-        if self.batch_norm != "live":
+        if self.batch_norm in ("statistics", "whole"):
             for layer in self._batch_norms():
                 layer.eval()
         return self
@@ -121,8 +129,15 @@ class Encoder(nn.Module):
             )
         return given
 
+    def swap_norms(self) -> None:
+        """Put the second set of norms, their statistics and affine parts, in the first one's place, and the reverse."""
+        for one, other in zip(self._batch_norms() if len(self.auxiliary) else (), self.auxiliary, strict=True):
+            # Contents, not layers: whoever looks at the trunk, a shadow for one, finds what is in force.
+            one._parameters, other._parameters = other._parameters, one._parameters
+            one._buffers, other._buffers = other._buffers, one._buffers
+
     def _batch_norms(self) -> Iterator[nn.Module]:
-        return (layer for layer in self.modules() if isinstance(layer, _BatchNorm))
+        return (layer for layer in self.trunk.modules() if isinstance(layer, _BatchNorm))
 
     def _find_dim(self, shape: Sequence[int]) -> int | None:
         if isinstance(self.trunk, Sized):
@@ -137,6 +152,24 @@ class Encoder(nn.Module):
         for layer, training in modes:
             layer.training = training
         return size
+
+
+@contextmanager
+def perturbed(model: nn.Module) -> Iterator[None]:
+    """Inside, the auxiliary batch norms of all encoders in the model are in force; of a model without, nothing is."""
+    encoders = [part for part in model.modules() if isinstance(part, Encoder)]
+    for encoder in encoders:
+        encoder.swap_norms()
+    try:
+        yield
+    finally:
+        for encoder in encoders:
+            encoder.swap_norms()
+
+
+def has_auxiliary(model: nn.Module) -> bool:
+    """Whether some of its batch norms are kept in two, for clean and for perturbed images."""
+    return any(isinstance(part, Encoder) and len(part.auxiliary) for part in model.modules())
 
 
 def mixes_rows(model: nn.Module) -> bool:

@@ -8,7 +8,7 @@ from robustmetric import recipe
 from robustmetric.records import Record, validated_on
 from robustmetric.report import clustering_rows
 from robustmetric.report.runs import Run
-from robustmetric.report.scores import show, show_radius
+from robustmetric.report.scores import show, show_radius, title
 
 KIND = "clustering"
 CLEAN, BOTH, QUERY, GALLERY = "neither side", "both sides", "query only", "gallery only"
@@ -156,10 +156,10 @@ def _lines(group: Group, runs: Sequence[Run], readings: Sequence[str]) -> tuple[
                 key = (record.settings["trial"] == STRONGEST, _title(record))
                 found.setdefault(key, {}).setdefault(place, []).append(record)
     lines = []
-    for (_, title), by_run in sorted(found.items(), key=lambda entry: entry[0][0]):
+    for (_, attack), by_run in sorted(found.items(), key=lambda entry: entry[0][0]):
         for place, some in by_run.items():
-            lines.append(Line(title, place, runs[place].label, some[0].settings["reading"], _cells(some)))
-            lines += _published(title, place, runs[place], some) if readings == HEADLINE else []
+            lines.append(Line(attack, place, runs[place].label, some[0].settings["reading"], _cells(some)))
+            lines += _published(attack, place, runs[place], some) if readings == HEADLINE else []
     return tuple(lines)
 
 
@@ -186,9 +186,7 @@ def _published(title: str, place: int, run: Run, records: Sequence[Record]) -> l
 
 def _title(record: Record) -> str:
     """The attack and its radius; of an attack without one (clean), its name."""
-    radius = record.settings.get("radius")
-    trial = str(record.settings["trial"])
-    return trial if radius is None else f"{trial} at {show_radius(float(radius))}"
+    return title(str(record.settings["trial"]), record.settings)
 
 
 def _cells(records: Iterable[Record]) -> dict[tuple[str, str], Cell]:

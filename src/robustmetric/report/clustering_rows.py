@@ -44,9 +44,14 @@ USUAL_SIZE = 128
 def kind(defence: Mapping[str, Any], is_long: bool = False) -> str:
     """A defence as the files of this paper name it, `at`, `eat`, `no_split`, with what differs from the usual."""
     name, inner = str(defence["name"]), list(defence.get("defences") or [])
+    if name == "one_student":
+        differs = kind(defence["trained_by"], is_long).removeprefix("eat")
+        return name + (f"_{differs}" if differs and not differs.startswith("_") else differs)
     parts = [NAMES.get(name, name)]
     if name == "eat" and not defence.get("divided", True):
         parts = ["no_split"]
+    if defence.get("by_class"):
+        parts = ["by_class"]
     if inner and all(part["name"] == "plain" for part in inner):
         parts.append("plain")
     if defence.get("goal") == "embedding" or defence.get("shared") is False:
@@ -93,13 +98,14 @@ def _inside(spec: Any, key: str) -> float | None:
 
 
 def backbone(model: Mapping[str, Any]) -> str:
-    """The architecture, of an ensemble that of its members, with the embedding's size where it is not the usual."""
+    """The architecture, of an ensemble that of its members, with the embedding's size and the norms if unusual."""
     inner = (model.get("members") or [None])[0] or model.get("trunk")
     if "architecture" not in model and isinstance(inner, dict):
         return backbone(inner)
     name = str(model.get("architecture") or model["name"])
-    size = model.get("dim", SIZES.get(name, USUAL_SIZE))
-    return name if size == SIZES.get(name, USUAL_SIZE) else f"{name}_dim{size}"
+    size, usual = model.get("dim", SIZES.get(name, USUAL_SIZE)), SIZES.get(name, USUAL_SIZE)
+    norms = "_auxiliary" if model.get("batch_norm") == "auxiliary" else ""
+    return (name if size == usual else f"{name}_dim{size}") + norms
 
 
 def published(name: str) -> dict[str, Any] | None:

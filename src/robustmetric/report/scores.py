@@ -1,10 +1,15 @@
 """What each score means and which way is better for the model: the one place that says so."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from robustmetric.records import is_bounded
 
 DASH = "–"  # noqa: RUF001  # an en dash, as tables print a missing value
+UNBOUNDED = "without a bound"
+"""Said instead of a radius where an attack kept to none."""
 MULTIPLY = "×"  # noqa: RUF001  # the sign, not the letter
 
 
@@ -114,6 +119,13 @@ def show_radius(radius: float, among: tuple[float, ...] = ()) -> str:
     if _whole(radius) and (in_levels or not _short(radius)):
         return f"{round(radius * 255)}/255"
     return f"{radius:.4g}"
+
+
+def title(name: str, settings: Mapping[str, Any]) -> str:
+    """A measurement as progress and results name it: `ES at 8/255`, `Local search without a bound`, or `clean`."""
+    if not is_bounded(settings):
+        return name if UNBOUNDED in name else f"{name} {UNBOUNDED}"
+    return f"{name} at {show_radius(float(settings['radius']))}" if "radius" in settings else name
 
 
 def _whole(radius: float) -> bool:

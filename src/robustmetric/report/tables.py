@@ -2,16 +2,17 @@
 
 import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from robustmetric.records import Record
+from robustmetric.records import Record, is_bounded
 from robustmetric.report.runs import Run
-from robustmetric.report.scores import DASH, describe, show, show_interval, show_radius
+from robustmetric.report.scores import DASH, UNBOUNDED, describe, show, show_interval, show_radius, title
 
 HEADLINE = ("R@1", "accuracy", "lowest run", "ERS", "ES:R", "CA+", "CA-", "GTM")
 """The scores of the summary, in this order; the full table has all."""
@@ -151,7 +152,7 @@ def full(runs: Sequence[Run]) -> list[Line]:
             score=score,
             value=show(score, value),
             interval=show_interval(score, record.intervals.get(score)),
-            radius=show_radius(float(record.settings["radius"])) if "radius" in record.settings else "",
+            radius=_radius(record.settings),
             engine=_engine(record),
             count=record.count,
             seconds=record.seconds,
@@ -222,11 +223,20 @@ def _places(run: Run, record: Record, attacks: Sequence[Protocol]) -> list[Proto
     return beside or [own]
 
 
+def _radius(settings: Mapping[str, Any]) -> str:
+    """What a record's attack kept to; empty where there was none."""
+    if not is_bounded(settings):
+        return UNBOUNDED
+    return show_radius(float(settings["radius"])) if "radius" in settings else ""
+
+
 def _cells(record: Record, scores: Sequence[str]) -> dict[Column, Cell]:
     attack = record.kind in ATTACKED
     # Nine digits: the same radius read from a recipe (8/255) and computed (8 * (1 / 255)) is one column.
-    radius = round(float(record.settings["radius"]), 9) if attack and "radius" in record.settings else None
-    variant = (record.name, _engine(record)) if attack else ("", "")
+    bounded = is_bounded(record.settings)
+    radius = round(float(record.settings["radius"]), 9) if attack and bounded and "radius" in record.settings else None
+    name = record.name if bounded else title(record.name, record.settings)
+    variant = (name, _engine(record)) if attack else ("", "")
     return {
         Column(score, *variant, radius, record.kind == "worst_case"): Cell(
             value, record.intervals.get(score), record.count
