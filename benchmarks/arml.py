@@ -89,10 +89,11 @@ def certified_errors(metric: Any, data: Mapping[str, np.ndarray], device: str) -
 
 
 def load(file: str, test_points: int) -> dict[str, np.ndarray]:
+    """A table in float32, in which both sides learn."""
     dataset = Tabular(file=file, scale=True).load()
-    test = shuffle(dataset.queries.inputs.numpy(), dataset.queries.labels.numpy(), random_state=42)
+    test = shuffle(dataset.queries.inputs.float().numpy(), dataset.queries.labels.numpy(), random_state=42)
     return {
-        "x_train": dataset.train.inputs.numpy(),
+        "x_train": dataset.train.inputs.float().numpy(),
         "y_train": dataset.train.labels.numpy(),
         "x_test": test[0][:test_points],
         "y_test": test[1][:test_points],
