@@ -78,6 +78,11 @@ def test_the_wheel_brings_code_and_recipes(installed: Path, tmp_path: Path) -> N
     assert "demo" in run([str(installed / "robustmetric"), "list", "suites"], tmp_path).split()
 
 
+def test_the_wheel_brings_the_ledger(installed: Path, tmp_path: Path) -> None:
+    assert run([str(installed / "robustmetric"), "leaderboard"], tmp_path).split() == ["leaderboard/index.html"]
+    assert "cub-mobilenet_v2-act-eta8-full_3e-5-seed0" in (tmp_path / "leaderboard" / "index.html").read_text()
+
+
 def test_a_short_name_trains_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     out = run([str(installed / "robustmetric"), "train", "digits/plain", "epochs=1"], tmp_path)
     assert out.split() == ["runs/digits-plain-seed0"]

@@ -126,15 +126,15 @@ class Slow(Tensor):
         return found
 
 
-@pytest.mark.parametrize(("step", "low", "high"), [(0.0, 0.7, 1.0), (0.04, 0.0, 0.3)])
-def test_slow_data_is_waited_for_only_where_the_steps_are_faster(step: float, low: float, high: float) -> None:
+@pytest.mark.parametrize(("step", "is_waited_for"), [(0.0, True), (0.08, False)])
+def test_slow_data_is_waited_for_only_where_the_steps_are_faster(step: float, is_waited_for: bool) -> None:
     feed = Feed(images(images().inputs.as_subclass(Slow)), CPU)
     wait = Wait()
-    for raw in wait.on(feed.stream(ROWS * 3)):
-        feed.transformed(raw, CROP, generator(CPU, 0))
+    for _ in wait.on(feed.stream(ROWS * 2)):
         time.sleep(step)
-    # 15 batches of 10 ms: all of it waited for, or the first batch alone beside 15 steps of 40 ms.
-    assert low < wait.share <= high
+    # 10 batches of 10 ms: all of the time is waiting, or the first batch alone beside 10 steps of 80 ms. A busy machine
+    # makes both sides slower, so the line between them is in the middle.
+    assert (wait.share > 0.5) is is_waited_for
 
 
 @pytest.mark.gpu

@@ -1,4 +1,4 @@
-"""Commands about what was computed: report, ledger, compare, verify, list, export."""
+"""Commands about what was computed: report, ledger, leaderboard, compare, verify, list, export."""
 
 import json
 from pathlib import Path
@@ -65,6 +65,27 @@ def ledger(
 
     for path in write_rows(runs, out):
         typer.echo(path)
+
+
+@app.command()
+def leaderboard(
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[FOLDER ...]", help="Rows of your own, as `robustmetric ledger` writes them."),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page.")] = Path("leaderboard"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the entries as JSON lines, and make no page.")] = False,
+) -> None:
+    """Make one page of every row of the ledger, and yours beside them: who withstands the strongest attack.
+
+    Example: [bold]robustmetric leaderboard mine/cub -o leaderboard[/bold]
+    """
+    from robustmetric.report.leaderboard import as_lines, write_leaderboard
+
+    if as_json:
+        typer.echo("\n".join(as_lines(folders or [])))
+        return
+    typer.echo(write_leaderboard(folders or [], out))
 
 
 @app.command()

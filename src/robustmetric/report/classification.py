@@ -57,7 +57,7 @@ def _table(rows: Sequence[Row]) -> str:
     Of local search as its authors have it, in brackets the number of images.
     """
     blocks = [row.get("classification", {}) for row in rows]
-    known = {name for block in blocks for name in _on_all(block)}
+    known = {name for block in blocks for name in on_all(block)}
     attacks = [name for name in ORDER if name in known]
     searches = list(dict.fromkeys(name for block in blocks for name in block.get(LOCAL, {})))
     head = ["defence", "seed", "clean", *attacks, *searches, *(f"**{name}**" for name in LAST), "images"]
@@ -96,14 +96,14 @@ def _first_cells(row: Row) -> list[str]:
 
 def _cell(row: Row, name: str) -> str:
     block = row.get("classification", {})
-    value = _on_all(block).get(name)
+    value = on_all(block).get(name)
     if value is None:
         return DASH
     extra = [show(score, block[score][name]) for score in (LOWEST, SPREAD) if name in block.get(score, {})]
     return show("accuracy", value) + (f" ({', '.join(extra)})" if extra else "")
 
 
-def _on_all(block: Mapping[str, Any]) -> dict[str, float]:
+def on_all(block: Mapping[str, Any]) -> dict[str, float]:
     """Without attacks that met only what those before them left, whose numbers are those of AutoAttack so far."""
     return {name: value for name, value in block.get("accuracy", {}).items() if name not in block.get("in_turn", [])}
 

@@ -2,7 +2,6 @@
 
 import math
 import re
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from robustmetric.report.ledger import Row, header_of, same_data
 from robustmetric.report.masking_flag import note
 from robustmetric.report.pairs import fallen
 from robustmetric.report.scores import DASH, show
+from robustmetric.report.seeds import over_seeds
 
 SOURCE = "arXiv 2501.01025"
 SHOWN = {"inshop": ("NMI", "F1", "R@1", "R@10", "R@20")}
@@ -132,9 +132,7 @@ def is_of_clustering(row: Row) -> bool:
 def table(data: str, rows: Sequence[Row]) -> str:
     """Markdown: for every protocol and model ours beside the published; last, what is published and not measured."""
     shown = SHOWN.get(data, USUALLY_SHOWN)
-    tables: dict[tuple[str, str], dict[str, list[Row]]] = {}
-    for row in rows:
-        tables.setdefault((row["protocol"], row["model"]), {}).setdefault(way_of(row), []).append(row)
+    tables = grouped(rows)
     parts = []
     for (protocol, model), groups in tables.items():
         lines = [_line(title, group[0].get("published"), group, shown) for title, group in sorted(groups.items())]
@@ -147,6 +145,14 @@ def table(data: str, rows: Sequence[Row]) -> str:
         models = ", ".join(dict.fromkeys(model for model, _ in missing))
         parts.append(f"### {data}, clustering, not measured ({models})\n\n{_markdown(data, lines, shown)}")
     return "\n\n".join(parts)
+
+
+def grouped(rows: Iterable[Row]) -> dict[tuple[str, str], dict[str, list[Row]]]:
+    """By protocol and model, then by the way of training: the rows that differ in their seed alone."""
+    tables: dict[tuple[str, str], dict[str, list[Row]]] = {}
+    for row in rows:
+        tables.setdefault((row["protocol"], row["model"]), {}).setdefault(way_of(row), []).append(row)
+    return tables
 
 
 def _by_reading(groups: Mapping[str, Sequence[Row]]) -> str:
@@ -217,14 +223,14 @@ def _line(title: str, theirs: Row | None, ours: Sequence[Row], shown: Sequence[s
 def _one_side(blocks: Sequence[Mapping[str, Any]]) -> str:
     """R@1 under PGD-10 with one side moved: both sides may go the same way and find one another where they end."""
     attacked = [block.get("pgd10", {}) for block in blocks]
-    return " / ".join(_mean(block.get(side, {}).get("R@1") for block in attacked) for side in ONE_SIDE)
+    return " / ".join(over_seeds(block.get(side, {}).get("R@1") for block in attacked) for side in ONE_SIDE)
 
 
 def _scores(blocks: Sequence[Mapping[str, Any]], key: str, shown: Sequence[str]) -> str:
     """Means over seeds of one part of their blocks; one dash where none has any of it."""
     if not any(block.get(key) for block in blocks):
         return DASH
-    return " / ".join(_mean(block.get(key, {}).get(score) for block in blocks) for score in shown)
+    return " / ".join(over_seeds(block.get(key, {}).get(score) for block in blocks) for score in shown)
 
 
 def _markdown(data: str, lines: Sequence[Sequence[str]], shown: Sequence[str]) -> str:
@@ -236,16 +242,6 @@ def _markdown(data: str, lines: Sequence[Sequence[str]], shown: Sequence[str]) -
 
 def _rows(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *lines))
-
-
-def _mean(values: Iterable[float | None]) -> str:
-    """Over seeds; a dash where one has no number."""
-    known = list(values)
-    numbers = [value for value in known if value is not None]
-    if len(numbers) < len(known) or not numbers:
-        return DASH
-    spread = f" ± {statistics.stdev(numbers):.1f}" if len(numbers) > 1 else ""
-    return f"{statistics.fmean(numbers):.1f}{spread}"
 
 
 def _numbers(text: str) -> dict[str, float]:

@@ -1,7 +1,6 @@
 """Published and ours side by side, as Markdown: two halves that are never mixed, one table per protocol."""
 
 import re
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from robustmetric.report.ledger import LARGE, PROTOCOLS, Row, published, read_ro
 from robustmetric.report.names import label, steps
 from robustmetric.report.pairs import fallen, grids
 from robustmetric.report.scores import DASH, show
+from robustmetric.report.seeds import over_seeds
 from robustmetric.report.smoothing import smoothing_tables
 
 MODELS = {"resnet18": "ResNet-18", "mobilenet_v2": "MobileNetV2", "convnet": "C2F2"}
@@ -25,13 +25,10 @@ Block = dict[str, Any]
 def comparison(folder: Path) -> str:
     """The tables of `results/<data>`: every row of ours beside what was published of it, and what was not measured."""
     data = folder.resolve().name
-    theirs = _published(data)
+    theirs = published_kinds(data)
     every = read_rows(folder)
     clustered = [row for row in every if clustering_rows.is_of_clustering(row)]
-    rows = of_retrieval(every)
-    groups: dict[tuple[str, str], dict[Kind, list[Row]]] = {}
-    for row in sorted(rows, key=_place):
-        groups.setdefault((row["protocol"], row["model"]), {}).setdefault(kind_of(row), []).append(row)
+    groups = grouped(of_retrieval(every))
     parts = [
         f"### {data}, protocol {protocol}\n\n{_table({kind: theirs.get(kind) for kind in ours}, ours, model)}"
         for (protocol, model), ours in groups.items()
@@ -55,7 +52,15 @@ def of_retrieval(rows: Iterable[Row]) -> list[Row]:
     return [row for row in without_classifiers(rows) if not clustering_rows.is_of_clustering(row)]
 
 
-def _published(data: str) -> dict[Kind, Block]:
+def grouped(rows: Iterable[Row]) -> dict[tuple[str, str], dict[Kind, list[Row]]]:
+    """By protocol and model, in the order of protocols, then by kind: the rows that differ in their seed alone."""
+    groups: dict[tuple[str, str], dict[Kind, list[Row]]] = {}
+    for row in sorted(rows, key=_place):
+        groups.setdefault((row["protocol"], row["model"]), {}).setdefault(kind_of(row), []).append(row)
+    return groups
+
+
+def published_kinds(data: str) -> dict[Kind, Block]:
     """By kind, what the headers of our recipes for this data say."""
     found: dict[Kind, Block] = {}
     for name in recipe.listing():
@@ -109,16 +114,6 @@ def _our_cells(rows: Sequence[Row]) -> list[str]:
     if not rows:
         return ["not measured", *[DASH] * 4]
     attacks = (("compat", "ERS"), ("fixed", "ERS"), ("fixed", "ES:R"))
-    scores = [_mean(row.get("attacks", {}).get(mode, {}).get(score) for row in rows) for mode, score in attacks]
+    scores = [over_seeds(row.get("attacks", {}).get(mode, {}).get(score) for row in rows) for mode, score in attacks]
     note = fallen(rows) + next((flag for flag in map(masking_flag.note, rows) if flag), "")
-    return [_mean(row["clean"].get("R@1") for row in rows) + note, *scores, str(len(rows))]
-
-
-def _mean(values: Iterable[float | None]) -> str:
-    """The mean over seeds, and their standard deviation where there are several; a dash where one has no number."""
-    known = list(values)
-    numbers = [value for value in known if value is not None]
-    if len(numbers) < len(known) or not numbers:
-        return DASH
-    spread = f" ± {statistics.stdev(numbers):.1f}" if len(numbers) > 1 else ""
-    return f"{statistics.fmean(numbers):.1f}{spread}"
+    return [over_seeds(row["clean"].get("R@1") for row in rows) + note, *scores, str(len(rows))]

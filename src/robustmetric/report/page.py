@@ -57,8 +57,13 @@ class Clustering:
 
 
 def write_page(runs: list[Path], out: Path) -> Path:
-    """Read the run folders and write `out/index.html`, whole or not at all."""
+    """Read the run folders and write their page."""
     text = render(read_runs(runs), command=shlex.join(["robustmetric", "report", *map(str, runs), "-o", str(out)]))
+    return save(text, out)
+
+
+def save(text: str, out: Path) -> Path:
+    """The page as `out/index.html`, whole or not at all."""
     path = out / "index.html"
     partial = path.with_suffix(".html.part")
     try:
@@ -71,47 +76,58 @@ def write_page(runs: list[Path], out: Path) -> Path:
     return path
 
 
-def render(runs: Sequence[Run], command: str) -> str:
-    """The page as text."""
-    environment = Environment(
+def environment() -> Environment:
+    """Of all our pages."""
+    made = Environment(
         loader=PackageLoader("robustmetric", "report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(
+    made.globals.update(
         describe=describe, show=show, show_interval=show_interval, swatch=plots.swatch, DASH=DASH, MULTIPLY=MULTIPLY
     )
+    return made
+
+
+def render(runs: Sequence[Run], command: str) -> str:
+    """The page as text."""
     tables = summaries(runs)
     lines = full(runs)
     galleries = _galleries(runs)
-    return environment.get_template("page.html.j2").render(
-        title=" against ".join(run.label for run in runs) if len(runs) < 4 else f"{len(runs)} runs compared",
-        runs=runs,
-        sections=[_section(summary, runs, place) for place, summary in enumerate(tables)],
-        unevaluated=[run for run in runs if not run.of_kind("clean", "attack", "certified", clusters.KIND, MASKING)],
-        clusterings=_clusterings(runs),
-        cluster_columns=clusters.COLUMNS,
-        portraits=portraits(runs),
-        subject=_subject(runs),
-        advice=advice(runs),
-        proofs=proofs(runs),
-        checked=checked(runs),
-        flags=_flags(runs),
-        collapsed=[run for run in runs if run.collapse],
-        MARK=MARK,
-        training=plots.training(runs, name="training"),
-        validations=plots.validations(runs, name="validation"),
-        hard_runs=hardness_runs(runs),
-        hardness=hardness(runs, name="hardness"),
-        against_margin=against_margin(runs, name="margin"),
-        lines=lines,
-        meanings=_meanings([*(line.score for line in lines), *_cluster_scores(runs)]),
-        galleries=galleries,
-        opened=_opened(galleries),
-        fewest_seeds=_fewest_seeds(runs),
-        command=command,
+    return (
+        environment()
+        .get_template("page.html.j2")
+        .render(
+            title=" against ".join(run.label for run in runs) if len(runs) < 4 else f"{len(runs)} runs compared",
+            runs=runs,
+            sections=[_section(summary, runs, place) for place, summary in enumerate(tables)],
+            unevaluated=[
+                run for run in runs if not run.of_kind("clean", "attack", "certified", clusters.KIND, MASKING)
+            ],
+            clusterings=_clusterings(runs),
+            cluster_columns=clusters.COLUMNS,
+            portraits=portraits(runs),
+            subject=_subject(runs),
+            advice=advice(runs),
+            proofs=proofs(runs),
+            checked=checked(runs),
+            flags=_flags(runs),
+            collapsed=[run for run in runs if run.collapse],
+            MARK=MARK,
+            training=plots.training(runs, name="training"),
+            validations=plots.validations(runs, name="validation"),
+            hard_runs=hardness_runs(runs),
+            hardness=hardness(runs, name="hardness"),
+            against_margin=against_margin(runs, name="margin"),
+            lines=lines,
+            meanings=_meanings([*(line.score for line in lines), *_cluster_scores(runs)]),
+            galleries=galleries,
+            opened=_opened(galleries),
+            fewest_seeds=_fewest_seeds(runs),
+            command=command,
+        )
     )
 
 

@@ -1,0 +1,160 @@
+"""Boards of the ledger: who may be compared with whom, what counts, and who stands first."""
+
+from typing import Any
+
+import pytest
+
+from robustmetric.report.board import Board
+from robustmetric.report.boards import STRONGEST, chapters, strongest, strongest_of_clustering
+from robustmetric.report.scores import DASH
+from robustmetric.report.seeds import mean, over_seeds
+
+
+def row(defence: str, r1: float, seed: int = 0, protocol: str = "short", **changes: Any) -> dict[str, Any]:
+    fixed = {"ES:R": 9.0, "LTM": 5.0, "GTM": 4.0}
+    return {
+        "id": f"cub-mobilenet_v2-{defence}-eta8-{protocol}-seed{seed}", "data": "cub", "model": "mobilenet_v2",
+        "defence": defence, "recipe": "recipes/cub/mobilenet_v2-act.yaml", "command": "robustmetric train cub/act",
+        "commit": "abc", "hardware": "1 x GPU", "protocol": protocol, "seed": seed, "queries": 1000,
+        "clean": {"R@1": r1}, "attacks": {"fixed": fixed}, "cost_fe": 21.5, **changes,
+    }  # fmt: skip
+
+
+def under(**scores: float) -> dict[str, Any]:
+    return {"attacks": {"fixed": {key.replace("_", ":"): value for key, value in scores.items()}}}
+
+
+def boards(*rows: dict[str, Any], own: tuple[dict[str, Any], ...] = ()) -> tuple[Board, ...]:
+    (chapter,) = chapters([*((one, False) for one in rows), *((one, True) for one in own)])
+    return chapter.boards
+
+
+def column(board: Board, title: str, is_published: bool = False) -> list[str]:
+    place = [(c.title, c.is_published) for c in board.columns].index((title, is_published))
+    return [entry.cells[place].text for entry in board.entries]
+
+
+def test_the_strongest_attack_is_the_one_that_leaves_the_least_and_it_is_named() -> None:
+    assert strongest(row("act", 30.0)) == ("GTM", 4.0)
+    assert strongest(row("act", 30.0, **under(ES_R=3.0, GTM=4.0))) == ("ES", 3.0)
+    assert strongest({**row("act", 30.0), "auto_rank": {"norm": "linf", "radius": 8 / 255, "R@1": 1.5}}) == (
+        "AutoRank",
+        1.5,
+    )
+    # At another radius it is another question.
+    assert strongest({**row("act", 30.0), "auto_rank": {"norm": "linf", "radius": 2 / 255, "R@1": 1.5}}) == ("GTM", 4.0)
+    assert strongest(row("act", 30.0, attacks={})) is None
+
+
+def test_entries_stand_by_what_the_strongest_attack_leaves_not_by_clean_scores_or_weak_attacks() -> None:
+    weak = row("weak", 60.0, **under(ES_R=50.0, LTM=40.0, GTM=0.5))
+    strong = row("strong", 30.0, **under(ES_R=9.0, LTM=7.0, GTM=5.0))
+    tied = row("tied", 20.0, **under(ES_R=9.0, LTM=7.0, GTM=5.0))
+    (board,) = boards(weak, tied, strong)
+    assert [entry.name for entry in board.entries] == ["strong, 8 steps", "tied, 8 steps", "weak, 8 steps"]
+    assert board.columns[board.headline].title == STRONGEST
+    assert column(board, STRONGEST) == ["5.0", "5.0", "0.5"]
+
+
+def test_a_collapsed_model_stands_last_whatever_its_scores() -> None:
+    fallen = row("fallen", 99.0, collapsed=True, **under(ES_R=99.0, GTM=99.0))
+    (board,) = boards(fallen, row("act", 30.0))
+    assert [entry.name for entry in board.entries] == ["act, 8 steps", "fallen, 8 steps"]
+    assert board.entries[1].flags == ("collapsed",)
+
+
+def test_seeds_of_one_way_of_training_are_one_entry_with_mean_and_deviation() -> None:
+    (board,) = boards(row("act", 30.0), row("act", 32.0, seed=1))
+    (entry,) = board.entries
+    # (30 + 32) / 2 = 31; sqrt((1 + 1) / (2 - 1)) = 1.41.
+    assert column(board, "clean R@1") == ["31.0 ± 1.4"] and len(entry.rows) == 2
+
+
+def test_rows_of_the_reader_never_share_an_entry_with_ours() -> None:
+    (board,) = boards(row("act", 30.0), own=(row("act", 40.0, **under(GTM=9.0)),))
+    assert [(entry.is_own, entry.cells[board.headline].text) for entry in board.entries] == [
+        (True, "9.0"),
+        (False, "4.0"),
+    ]
+
+
+def test_another_protocol_is_another_board_and_a_sketch_is_marked() -> None:
+    short, sketch = boards(row("act", 30.0), row("act", 20.0, protocol="sketch", queries=500))
+    assert "protocol short" in short.title and "15 epochs at rate 3e-05; 1,000 seeded queries." in short.says
+    assert "protocol sketch" in sketch.title and (short.is_sketch, sketch.is_sketch) == (False, True)
+
+
+def test_what_is_published_stands_in_columns_of_its_own_and_the_rest_is_listed() -> None:
+    (board,) = boards(row("act", 30.0), row("mine", 30.0))
+    assert column(board, "R@1", is_published=True) == ["30.6", DASH]
+    assert ("hm_zero, 8 steps", "R@1 0.8, ERS 29.7") in board.unmeasured
+    assert not [name for name, _ in board.unmeasured if name == "act, 8 steps"]
+
+
+def test_a_board_says_that_a_stronger_attack_was_not_run() -> None:
+    ranked = row("act", 30.0, auto_rank={"norm": "linf", "radius": 8 / 255, "R@1": 0.5})
+    assert "AutoRank" not in boards(ranked)[0].says
+    assert "Not on record for some of them: AutoRank" in boards(ranked, row("est", 30.0))[0].says
+    assert "Not on record for any of them: AutoRank" in boards(row("est", 30.0))[0].says
+
+
+def test_a_masked_model_carries_its_flag_and_the_checks_that_failed() -> None:
+    masking = {"verdict": "masked", "checks": {"steps": "fail", "restarts": "pass"}, "radius": 0.03, "images": 200}
+    (board,) = boards(row("act", 30.0, masking=masking))
+    assert board.entries[0].flags == ("masked (steps)",)
+
+
+CLUSTERED = {
+    "paper": "arXiv 2501.01025",
+    "published": {"clean": {"R@1": 40.0}, "pgd10": {"R@1": 14.2}},
+    "clustering": {
+        "reading": "alone",
+        "clean": {"R@1": 46.0, "F1": 10.0},
+        "pgd10": {"R@1": 26.0, "query only": {"R@1": 28.0}, "gallery only": {"R@1": 24.0}},
+    },
+}
+
+
+def test_of_clustering_the_lowest_counts_whoevers_images_are_moved() -> None:
+    one = {**row("at", 46.0, protocol="full"), **CLUSTERED}
+    assert strongest_of_clustering(one) == ("PGD-10, gallery alone", 24.0)
+    adaptive = {**CLUSTERED["clustering"], "adaptive_short": {"R@1": 0.4}}
+    assert strongest_of_clustering({**one, "clustering": adaptive}) == ("adaptive, both sides", 0.4)
+    (board,) = boards(one)
+    assert column(board, "PGD-10 R@1", is_published=True) == ["14.2"] and column(board, STRONGEST) == ["24.0"]
+    assert "60 epochs at rate 0.0001" in board.says and "knows of neighbours" in board.says
+
+
+def test_of_classifiers_the_worst_case_counts_and_attacks_in_turn_have_no_column() -> None:
+    accuracy = {"PGD-20": 70.0, "AutoAttack": 36.6, "worst case": 36.1, "Square": 40.0}
+    block = {"norm": "linf", "radius": 8 / 255, "accuracy": accuracy, "in_turn": ["Square"]}
+    one = row("scattering", 0.0, protocol="scaled", data="cifar10", clean={"accuracy": 90.0}, classification=block)
+    (board,) = boards({**one, "id": "cifar10-small_resnet-scattering-scaled-seed0", "model": "small_resnet"})
+    assert [c.title for c in board.columns] == ["clean", "strongest", "PGD-20", "AutoAttack", "worst case"]
+    assert column(board, "strongest") == ["36.1"] and board.entries[0].cells[board.headline].below == "worst case"
+
+
+def proof(name: str, *errors: float) -> dict[str, Any]:
+    certified = [{"name": "1-NN exact", "radii": [0.0, 0.5], "error": list(errors), "area": sum(errors) / 2}]
+    return {
+        "id": f"digits-{name}-seed0", "data": "digits_table", "learner": f"{name}()", "points": 10, "rows": 5,
+        "recipe": f"recipes/tabular/digits-{name}.yaml", "certified": certified, "seed": 0,
+    }  # fmt: skip
+
+
+def test_of_proofs_the_smallest_mean_error_stands_first() -> None:
+    (chapter,) = chapters([(proof("euclidean", 1.0, 50.0), False), (proof("arml", 2.0, 30.0), False)])
+    (board,) = chapter.boards
+    assert chapter.title == "digits, as a table: proofs" and [entry.name for entry in board.entries] == [
+        "arml",
+        "euclidean",
+    ]
+    assert [entry.cells[board.headline].text for entry in board.entries] == ["16.0", "25.5"]
+
+
+@pytest.mark.parametrize(
+    ("values", "text", "middle"),
+    [([1.0], "1.0", 1.0), ([1.0, None], DASH, None), ([], DASH, None), ([1.0, 3.0], "2.0 ± 1.4", 2.0)],
+)
+def test_a_number_of_several_seeds(values: list[float | None], text: str, middle: float | None) -> None:
+    assert over_seeds(values) == text and mean(values) == middle

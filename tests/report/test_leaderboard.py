@@ -1,0 +1,120 @@
+"""The page of all rows: ours and the reader's, with nothing on it that the ledger does not hold."""
+
+import base64
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_boards import row
+from test_page import Page
+
+from commands import Command
+from robustmetric.report.leaderboard import gather, shelf, write_leaderboard
+
+
+def written(folder: Path, name: str = "mine") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    one = row(name, 41.0, recipe="my/recipe.yaml")
+    (folder / f"{one['id']}.json").write_text(json.dumps(one))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("page")
+    path = write_leaderboard([written(folder / "rows" / "cub").parent], folder / "out")
+    return path.read_text(encoding="utf-8")
+
+
+def test_every_row_that_we_ship_is_on_the_page_and_so_is_the_readers(text: str) -> None:
+    page = Page(text)  # its tags balance
+    for path in shelf().glob("*/*.json"):
+        assert path.stem in page.text, path
+    assert f"{len(list(shelf().glob('*/*.json'))) + 1} measured rows" in page.text
+    assert "mine, 8 steps" in page.text and "yours" in page.text
+
+
+def test_the_numbers_are_those_of_the_rows(text: str) -> None:
+    found = json.loads((shelf() / "cub" / "cub-mobilenet_v2-hm_lga_ics-eta8-full_3e-5-seed0.json").read_text())
+    (line,) = (part for part in text.split('<tr data-words="')[1:] if part.split('"')[0].endswith(found["id"].lower()))
+    cells = Page(f"<table><tr>{line.rpartition('</details></th>')[2].partition('</tr>')[0]}</tr></table>").cells[0]
+    fixed = found["attacks"]["fixed"]
+    lowest = min((fixed[score], score) for score in ("ES:R", "LTM", "GTM"))
+    assert cells == [
+        *(f"{found['published'][score]:.1f}" for score in ("R@1", "ERS")), f"{found['clean']['R@1']:.1f}",
+        f"{lowest[0]:.1f} {lowest[1]}", *(f"{fixed[score]:.1f}" for score in ("ES:R", "LTM", "GTM", "ERS")),
+        f"{found['attacks']['compat']['ERS']:.1f}", f"{found['cost_fe']:.1f}", "1",
+    ]  # fmt: skip
+
+
+def test_the_page_needs_nothing_from_outside_and_runs_its_own_script_alone(text: str) -> None:
+    page = Page(text)
+    outside = [
+        value for _, key, value in page.attributes if key in ("src", "href") and not value.startswith(("#", "data:"))
+    ]
+    assert outside == []
+    script = re.search(r"<script>(.*?)</script>", text, re.DOTALL)
+    assert script is not None
+    digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in text and text.count("<script") == 1
+
+
+def test_words_of_a_row_are_text_not_markup(tmp_path: Path) -> None:
+    one = row("<b>bold</b>", 40.0, command="x && <script>alert(1)</script>")
+    (tmp_path / "cub").mkdir()
+    one["id"] = "cub-mobilenet_v2-bold-eta8-short-seed0"
+    (tmp_path / "cub" / f"{one['id']}.json").write_text(json.dumps(one))
+    made = write_leaderboard([tmp_path], tmp_path / "out").read_text()
+    assert "<b>bold</b>" not in made and "&lt;b&gt;bold" in made and made.count("<script") == 1
+
+
+def test_a_folder_of_rows_and_a_folder_of_such_folders_are_read_alike(tmp_path: Path) -> None:
+    folder = written(tmp_path / "rows" / "cub")
+    assert gather([folder]) == gather([tmp_path / "rows"]) != []
+
+
+def test_the_command_writes_the_page_without_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys; from robustmetric.report.leaderboard import write_leaderboard; from pathlib import Path; "
+        "write_leaderboard([], Path('out')); print('torch' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert found.stdout.strip() == "False", found.stderr
+    assert (tmp_path / "out" / "index.html").is_file()
+
+
+def test_entries_as_json_have_place_name_and_numbers(command: Command, tmp_path: Path) -> None:
+    written(tmp_path / "cub")
+    found = [json.loads(line) for line in command("leaderboard", "cub", "--json").out.splitlines()]
+    (own,) = [one for one in found if one["own"]]
+    assert own["name"] == "mine, 8 steps" and own["scores"]["R@1 under its strongest attack"] == 4.0
+    assert len({(one["data"], one["board"], one["place"]) for one in found}) == len(found)
+    assert not (tmp_path / "leaderboard").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nowhere"], "nowhere is no folder of results; expected the path of one, such as results/cub"),
+        (["empty"], "empty holds no rows, files named ID.json; expected a folder such as results/cub"),
+        (["broken"], "not valid JSON"),
+    ],
+)
+def test_what_is_no_folder_of_rows_is_refused_in_one_line(
+    words: list[str], said: str, command: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "a.json").write_text("{")
+    assert said in command("leaderboard", *words).error
+
+
+def test_a_row_out_of_its_schema_is_refused_by_its_name(command: Command, tmp_path: Path) -> None:
+    folder = written(tmp_path / "cub")
+    (path,) = folder.glob("*.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "clean": {"R@1": 140.0}}))
+    assert f"{path.name}: clean.R@1 140.0 is not from 0 to 100" in command("leaderboard", "cub").error
