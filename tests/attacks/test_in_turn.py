@@ -31,7 +31,7 @@ def climber(lost: Sequence[Sequence[int]], seen: list[list[int]]) -> object:
         seen.append(names)
         right = torch.tensor([0.0 if name in lost[turn] else 100.0 for name in names])
         moved = torch.full_like(batch.inputs, turn + 1.0)
-        return Outcome(moved, moved.clone(), {"accuracy": right})
+        return Outcome(moved, moved.clone(), {"accuracy": right}, aims=batch.index[:, None])
 
     return climb
 
@@ -44,6 +44,14 @@ def test_each_climb_gets_the_rows_that_are_left_and_each_row_keeps_what_cost_it(
     assert found.scores["accuracy"].tolist() == [0.0, 0.0, 100.0, 0.0]
     assert found.inputs[:, 0].tolist() == [2.0, 1.0, 4.0, 4.0]
     assert torch.equal(found.inputs, found.embeddings)
+
+
+@pytest.mark.parametrize("lost", [[[0, 1, 2, 3]], [[1], [0, 2, 3]]])
+def test_of_several_climbs_no_aims_are_told_however_many_were_needed(lost: list[list[int]]) -> None:
+    # Ranks put theirs together, so whether there are any must not depend on which rows fell first.
+    several = run_in_turn(MisclassifyTowards("margin", targets=4), climber(lost, []), BATCH, "accuracy")  # type: ignore[arg-type]
+    alone = run_in_turn(Misclassify("margin"), climber(lost, []), BATCH, "accuracy")  # type: ignore[arg-type]
+    assert several.aims is None and alone.aims is not None
 
 
 def test_it_ends_when_no_row_is_left() -> None:

@@ -208,3 +208,10 @@ def test_a_run_folder_is_a_surrogate(trained: Path) -> None:
     white = run(LearnToMisrank(), engine, arena.model, batch, arena.gallery, seeded(0), view=arena.seen)
     assert math.isclose(outcome.scores["LTM"].mean(), white.scores["LTM"].mean())
     assert outcome.scores["LTM"].mean() < 80
+
+
+def test_the_items_aimed_at_are_told_as_of_an_attack_on_the_target_itself() -> None:
+    model, attack = Circle(), TargetedMismatch()
+    moved = transfer(attack, ENGINE, Surrogate(model, GALLERY), model, BATCH, GALLERY, seeded(0), rounded=False)
+    alone = run(attack, ENGINE, model, BATCH, GALLERY, seeded(0), rounded=False)
+    assert moved.aims is not None and alone.aims is not None and torch.equal(moved.aims, alone.aims)

@@ -15,6 +15,7 @@ from robustmetric.defences.eat import EnsembleAdversarial
 from robustmetric.defences.iat import InterpolatedAdversarial
 from robustmetric.defences.madry import Madry
 from robustmetric.defences.naive_ensemble import NaiveEnsemble
+from robustmetric.defences.one_student import OneStudent
 from robustmetric.defences.plain import Plain
 from robustmetric.defences.trades import Trades
 from robustmetric.errors import InputError
@@ -110,3 +111,11 @@ def test_a_recipe_trains_both_and_one_that_has_no_clean_images_is_refused(tmp_pa
     pairs = [name for name in weights if name.startswith("auxiliary.0.running")]
     first = next(name for name in weights if name.startswith("trunk.") and name.endswith("running_mean"))
     assert pairs and not torch.allclose(weights["auxiliary.0.running_mean"], weights[first])
+
+
+def test_an_ensemble_beside_a_student_is_refused_where_its_second_norms_would_never_learn() -> None:
+    made = [EnsembleAdversarial([loss()], pgd(0.3), clean_share=share, divided=False) for share in (0.0, 0.5)]
+    with pytest.raises(InputError, match="expected trained_by with a clean_share between 0 and 1"):
+        OneStudent(loss(), Ensemble([member()]), made[0])
+    OneStudent(loss(), Ensemble([member("live")]), made[0])
+    OneStudent(loss(), Ensemble([member()]), made[1])

@@ -84,10 +84,14 @@ def test_a_suite_ends_each_mode_with_its_ers(found: list[Record]) -> None:
     assert kinds == [("clean", None), *both, *last]
 
 
-def test_embeddings_of_other_lengths_have_ten_numbers_and_no_ers(arena: Arena, suite: Suite) -> None:
+def test_embeddings_of_other_lengths_have_ten_numbers_and_no_ers(
+    arena: Arena, suite: Suite, capsys: pytest.CaptureFixture[str]
+) -> None:
     bare = Arena.prepare(arena.model.trunk, few_digits(), Identity(), arena.workers, limit=20, batch_size=20)
     found = [record for record, _ in run_suite(bare, suite, 0, {})]
     assert {record.kind for record in found} == {"clean", "attack"}
+    said = capsys.readouterr().err
+    assert said.count("embeddings are not of unit length") == 2 and "no ERS in mode fixed" in said
     scores = [record.scores for record in of_mode(found, "fixed")]
     assert {name for each in scores for name in each} == set(SUB_SCORES)
     assert -1 <= next(each["TMA"] for each in scores if "TMA" in each) <= 1 + 1e-6, "a cosine all the same"

@@ -175,6 +175,8 @@ def test_pretrained_files_are_not_needed_but_what_they_say_of_pixels_is_kept() -
     packaged = {"name": "backbone", "architecture": "efficientnet_lite0", "weights": "package"}
     bare = {"name": "backbone", "architecture": "resnet18"}
     own = {"name": "company.build", "weights": "a.pth"}
+    by_path = {"name": "robustmetric.models.backbone.encoder", "architecture": "resnet18", "weights": "a.pth"}
+    assert "weights" not in without_pretrained({"model": by_path})["model"]
     found = without_pretrained({"seed": 0, "model": {"members": [member, packaged, own], "dim": 4}})
     assert found == {"seed": 0, "model": {"members": [bare, packaged, own], "dim": 4}}
 

@@ -125,3 +125,18 @@ def test_a_recipe_two_processes_cannot_build_keeps_neither_waiting(tmp_path: Pat
     assert done.code == 2 and "Traceback" not in done.err, done.err
     assert "miner 'semihard' is a word; write {name: semihard}" in done.err
     assert not (tmp_path / "run").exists()
+
+
+def test_a_member_without_an_image_in_one_ranks_batch_keeps_neither_waiting(tmp_path: Path) -> None:
+    # Batches of two classes of five, and members that know other classes: some have no image on some rank.
+    member = "{name: convnet, side: 8, kernel: 3, widths: [4, 8], hidden: 16, dim: 8}"
+    encoder = f"{{name: encoder, trunk: {member}}}"
+    losses = [f"{{name: proxy_anchor, classes: $classes, dim: 8, seed: {seed}}}" for seed in (0, 1)]
+    attack = "{name: pgd, ball: {name: ball, radius: 0.1}, steps: 1, step_size: 0.1}"
+    words = [
+        f"model={{name: ensemble, members: [{encoder}, {encoder}]}}",
+        f"defence={{name: eat, by_class: true, losses: [{', '.join(losses)}], attack: {attack}}}",
+        "sampler={name: balanced, batch: 24, per_class: 12}",
+    ]
+    done = finish(start(tmp_path, "train", "digits/plain", "epochs=1", *words, *TWO, "--out", "run"))
+    assert done.code == 0, done.err

@@ -187,10 +187,11 @@ def _run_rows(
     with torch.no_grad():
         z = embed(perturbed)
         scores = {**attack.score(z, targets, batch, gallery), **early}
-    return Outcome(perturbed, z, scores, climb, shared, _aims(targets))
+    return Outcome(perturbed, z, scores, climb, shared, aims_of(targets))
 
 
-def _aims(targets: Targets) -> Int[Tensor, "batch _"] | None:
+def aims_of(targets: Targets) -> Int[Tensor, "batch _"] | None:
+    """The places in the gallery of the items that were chosen; None where none were."""
     return targets["index"].view(len(targets["index"]), -1) if "index" in targets else None
 
 

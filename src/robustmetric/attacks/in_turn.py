@@ -22,10 +22,13 @@ from robustmetric.types import Batch, Inputs, Value
 def run_in_turn(attack: Attack, climb: Callable[[Attack, Batch], Outcome], batch: Batch, score: str) -> Outcome:
     """All climbs of an attack: of each row the one that cost it its `score`, else the last.
 
-    An attack that has one climb, or does not give this score, is climbed once.
+    An attack that has one climb, or does not give this score, is climbed once. Of one with several, each row aims at
+    many items in turn, and none are told.
     """
     first, *others = climbs_of(attack)
     found = climb(first, batch)
+    if others:
+        found = replace(found, aims=None)
     for other in others if score in found.scores else []:
         # One host synchronisation per climb: rows that are lost are not climbed again.
         rows = found.scores[score].nonzero()[:, 0]

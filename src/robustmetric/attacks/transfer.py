@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from robustmetric.attacks.base import BUDGET, Attack, Engine, Outcome, Scores, Targets, joined, run
+from robustmetric.attacks.base import BUDGET, Attack, Engine, Outcome, Scores, Targets, aims_of, joined, run
 from robustmetric.attacks.modes import mode_of
 from robustmetric.attacks.objectives import nudged
 from robustmetric.errors import InputError
@@ -98,7 +98,7 @@ def transfer(
         ).inputs  # fmt: skip
         with frozen(model, view) as embed, torch.no_grad():
             z = embed(moved)
-            parts.append(Outcome(moved, z, attack.score(z, targets, part, gallery)))
+            parts.append(Outcome(moved, z, attack.score(z, targets, part, gallery), aims=aims_of(targets)))
     return joined(parts)
 
 

@@ -7,7 +7,9 @@ from torch import Tensor, nn
 
 from robustmetric.defences.base import Defence, require
 from robustmetric.defences.eat import EnsembleAdversarial
+from robustmetric.errors import InputError
 from robustmetric.losses.base import MetricLoss
+from robustmetric.models.encoder import has_auxiliary
 from robustmetric.models.ensemble import Ensemble, members_of
 from robustmetric.types import Batch, Labels
 
@@ -16,7 +18,8 @@ class OneStudent(Defence):
     """AT, L(F(x~), y), on the images x~ that an ensemble, trained by EAT beside the model, makes for its own members.
 
     The model, the student, trains on all of them, whatever a member may see, and has no part in making them: a student
-    that had would be a member of EAT without the split. The ensemble ends with the training.
+    that had would be a member of EAT without the split. Where each member has an image moved for itself (`shared:
+    false`), the student has it as the last of them does. The ensemble ends with the training.
     """
 
     def __init__(self, loss: MetricLoss, ensemble: nn.Module, trained_by: EnsembleAdversarial) -> None:
@@ -24,6 +27,11 @@ class OneStudent(Defence):
         require(loss, MetricLoss, "loss")
         require(ensemble, Ensemble, "ensemble")
         require(trained_by, EnsembleAdversarial, "trained_by")
+        if has_auxiliary(ensemble) and not trained_by.separates:
+            raise InputError(
+                "batch_norm 'auxiliary' of the ensemble keeps clean and perturbed images apart, and it trains on one "
+                "kind alone; expected trained_by with a clean_share between 0 and 1"
+            )
         self.loss, self.trained_by = loss, trained_by
         self.ensemble = members_of(ensemble, len(trained_by.losses))
 

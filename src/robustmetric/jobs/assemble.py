@@ -25,8 +25,8 @@ from robustmetric.perturb.pgd import View
 from robustmetric.recipe import Spec
 
 IDENTITY = Identity()
-PRETRAINED = ("backbone", "bn_inception")
-"""Models that may begin from a file (`weights`)."""
+PRETRAINED = (NAMES["backbone"], NAMES["bn_inception"])
+"""Models that may begin from a file (`weights`), wherever a recipe names them by their path."""
 
 
 @runtime_checkable
@@ -148,7 +148,8 @@ def _bare(part: Spec) -> Spec:
         return [_bare(one) for one in part]
     if not isinstance(part, dict):
         return part
-    is_pretrained = part.get("name") in PRETRAINED and part.get("weights") != "package"
+    name = part.get("name")
+    is_pretrained = NAMES.get(str(name), name) in PRETRAINED and part.get("weights") != "package"
     return {key: _bare(value) for key, value in part.items() if not (is_pretrained and key == "weights")}
 
 

@@ -2,6 +2,7 @@
 
 import inspect
 
+import torch
 from torch import Tensor, nn
 
 from robustmetric.defences.base import Defence
@@ -23,7 +24,13 @@ class Step(nn.Module):
 
     def forward(self, inputs: Tensor, labels: Tensor, index: Tensor, seed: tuple[int, ...]) -> dict[str, Tensor]:
         named = self.defence(self.model, Batch(inputs, labels, index), generator(inputs.device, *seed))
-        return check_terms(named, self.defence)
+        terms = check_terms(named, self.defence)
+        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+            return terms
+        # Ranks wait for a gradient of everything: a member of an ensemble may have no image in this rank's batch.
+        nothing = torch.stack([0 * p.sum() for p in self.parameters() if p.requires_grad]).sum()
+        first, *_ = (name for name, term in terms.items() if term.requires_grad)
+        return {**terms, first: terms[first] + nothing}
 
 
 def check_call(defence: Defence) -> None:
