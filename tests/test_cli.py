@@ -1,6 +1,7 @@
 """The command line: one line and exit code 2 for what the user got wrong, an example in every help."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from robustmetric import recipe
 from robustmetric.errors import InputError
 
 COMMANDS = ["train", "sweep", "evaluate", "report", "ledger", "compare", "verify", "demo", "list", "export"]
+NESTED = ["data check"]
 Pictures = Callable[..., Path]
 
 
@@ -27,16 +29,17 @@ def on_pictures(path: Path, data: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("word", COMMANDS)
+@pytest.mark.parametrize("word", [*COMMANDS, *NESTED])
 def test_the_help_of_every_command_shows_an_example(word: str, command: Command) -> None:
-    shown = command(word, "--help")
+    shown = command(*word.split(), "--help")
     assert shown.code == 0
-    assert f"Example: robustmetric {word}" in " ".join(shown.out.split())
+    assert re.search(f"Examples?: robustmetric {word}", " ".join(shown.out.split()))
 
 
 def test_the_help_names_every_command(command: Command) -> None:
     shown = command("--help").out
-    assert all(f" {word} " in shown for word in COMMANDS)
+    assert all(f" {word} " in shown for word in [*COMMANDS, "data"])
+    assert " check " in command("data").out
 
 
 def test_list_shows_what_recipes_can_name(command: Command) -> None:

@@ -11,7 +11,11 @@ from robustmetric import recipe
 from robustmetric.cli import app
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = {command.name or str(command.callback.__name__): command.callback for command in app.registered_commands}
+COMMANDS = {
+    f"{place} {command.name or command.callback.__name__}".lstrip(): command.callback
+    for place, group in [("", app), *((group.name, group.typer_instance) for group in app.registered_groups)]
+    for command in group.registered_commands
+}
 EXAMPLES = [
     (name, words)
     for name, callback in COMMANDS.items()
@@ -25,9 +29,11 @@ def test_every_command_has_an_example_of_its_own() -> None:
 
 @pytest.mark.parametrize(("name", "words"), EXAMPLES)
 def test_an_example_parses_and_what_it_names_is_there(name: str, words: str) -> None:
-    group = typer.main.get_command(app)
-    _, *rest = shlex.split(words)
-    command = group.get_command(group.make_context("robustmetric", [name, *rest]), name)
+    command = typer.main.get_command(app)
+    depth = len(name.split())
+    rest = shlex.split(words)[depth:]
+    for word in name.split():
+        command = command.get_command(command.make_context("robustmetric", [word]), word)
     given = command.make_context(name, list(rest)).params  # it eats the words that it is given
     for word in rest:
         # Rows of the ledger lie in the repository; the folder that others are made in need not.

@@ -32,6 +32,12 @@ from commands import Command, environment
             "--sigma 'much' cannot be read; expected a number; see `robustmetric certify --help`",
         ),
         ("train digits/plain --out", "option '--out' requires an argument; see `robustmetric train --help`"),
+        ("data chek photos", "'chek' is not a command of robustmetric data; did you mean 'check'? (check)"),
+        ("data --quiet", "'--quiet' is not an option of `robustmetric data`; expected --help"),
+        ("data check", "`robustmetric data check` is given no PATH (Class folders, a zip, a CSV manifest, a table"),
+        ("data check", "expected `robustmetric data check PATH [SETTINGS...]`; see `robustmetric data check --help`"),
+        ("data check x --jsn", "'--jsn' is not an option of `robustmetric data check`; did you mean '--json'?"),
+        ("data check x --debug", "'--debug' stands after 'data check'; expected it before the command: `robustmetric"),
         ("list --json=3", "option '--json' does not take a value; see `robustmetric list --help`"),
     ],
 )
@@ -41,7 +47,15 @@ def test_what_was_typed_wrong_is_said_in_one_line(words: str, said: str, command
 
 
 @pytest.mark.parametrize(
-    ("words", "code"), [([], 2), (["--help"], 0), (["train", "--help"], 0), (["--version"], 0), (["train", "--foo"], 2)]
+    ("words", "code"),
+    [
+        ([], 2),
+        (["--help"], 0),
+        (["train", "--help"], 0),
+        (["data"], 2),
+        (["--version"], 0),
+        (["train", "--foo"], 2),
+    ],
 )
 def test_help_and_exit_codes_are_those_of_a_command_line(words: list[str], code: int) -> None:
     done = subprocess.run(

@@ -10,7 +10,7 @@ import torch
 
 from robustmetric.data.digits import Digits, DigitsTable
 from robustmetric.data.mnist import Fashion, Mnist
-from robustmetric.data.tabular import Tabular
+from robustmetric.data.tabular import Sheet, Tabular
 from robustmetric.errors import InputError
 
 
@@ -203,6 +203,22 @@ def test_a_csv_has_one_column_of_labels(tmp_path: Path) -> None:
 def test_bad_cells_are_said(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "t.csv").write_text(text)
     with pytest.raises(InputError, match=message):
+        Tabular(str(tmp_path / "t.csv")).load()
+
+
+def test_a_sheet_names_every_fault(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("label,x,y\na,1,\nb,tall,3\n,1,2\na,1\nb,1,2\n")
+    assert list(Sheet.read(tmp_path / "t.csv", "label").faults()) == [
+        "row 1, column 'y': no value; fill it or drop the row",
+        "row 2, column 'x': 'tall' is not a number; write it as one, or drop the column",
+        "row 3: no label in column 'label'; fill it or drop the row",
+        "row 4: 2 cells under 3 columns",
+    ]
+
+
+def test_a_table_that_is_no_text_is_said(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes("label,größe\na,1\nb,2\n".encode("latin-1"))
+    with pytest.raises(InputError, match=r"t\.csv cannot be read as CSV .*; expected a \.npz with"):
         Tabular(str(tmp_path / "t.csv")).load()
 
 

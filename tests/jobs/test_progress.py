@@ -1,14 +1,16 @@
 """What people see, and Ctrl-C at a safe point."""
 
+import io
 import os
 import signal
 import threading
 import time
 
 import pytest
+from rich.console import Console
 
 from robustmetric.jobs import progress
-from robustmetric.jobs.progress import Bar, interruptible, say, terms
+from robustmetric.jobs.progress import Bar, interruptible, say, terms, waiting
 
 
 def test_loss_terms_fit_a_line() -> None:
@@ -30,6 +32,16 @@ def test_without_a_terminal_a_line_comes_now_and_then(
         monkeypatch.setattr(time, "monotonic", lambda: now + 30)
         bar.advance(2)
     assert capsys.readouterr().err == "training: 3/10 metric 0.5\n"
+
+
+def test_a_word_while_waiting_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+    for is_terminal in (True, False):
+        shown = Console(file=io.StringIO(), force_terminal=is_terminal)
+        monkeypatch.setattr(progress, "console", shown)
+        with waiting("looking at [my] table.csv"):
+            pass
+        assert isinstance(shown.file, io.StringIO)
+        assert ("looking at [my] table.csv" in shown.file.getvalue()) is is_terminal
 
 
 def test_other_ranks_are_silent(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,8 @@ def in_one_line(error: Any, words: Sequence[str]) -> str:
 
     Errors are told apart by the names of their classes: these are the same wherever a version of typer keeps them.
     """
-    typed = next((word for word in words if not word.startswith("-")), "")
-    command = f"{PROGRAM} {typed}" if error.ctx is None or error.ctx.parent is not None else PROGRAM
+    typed = _typed(error.ctx, words)
+    command = f"{PROGRAM} {typed}".rstrip()
     help_at = f"see `{command} --help`"
     match type(error).__name__:
         case "NoSuchOption":
@@ -32,11 +32,22 @@ def in_one_line(error: Any, words: Sequence[str]) -> str:
             given = " ".join(map(repr, _given(error.param.opts, words)))
             expected = next((kind for word, kind in KINDS.items() if word in error.message), error.message)
             return f"{error.param.opts[0]} {given} cannot be read; expected {expected}; {help_at}"
-        case "UsageError" if error.ctx.parent is None:
-            return f"{typed!r} is not a command of {PROGRAM}{nearest(typed, error.ctx.command.commands)}"
+        case "UsageError" if error.ctx is not None and (known := getattr(error.ctx.command, "commands", None)):
+            word = _typed(error.ctx, words, more=1).rpartition(" ")[2]
+            return f"{word!r} is not a command of {command}{nearest(word, known)}"
     said = f"{error.message[0].lower()}{error.message[1:]}".rstrip(".")
     expected = "" if error.ctx is None else f"; expected `{_usage(command, error.ctx)}`"
     return f"{said}{expected}; {help_at}"
+
+
+def _typed(ctx: Any, words: Sequence[str], more: int = 0) -> str:
+    """The words that name the command of a context: none of the program itself, `data check` of a nested one."""
+    depth = 1 if ctx is None else _depth(ctx)
+    return " ".join([word for word in words if not word.startswith("-")][: depth + more])
+
+
+def _depth(ctx: Any) -> int:
+    return 0 if ctx.parent is None else 1 + _depth(ctx.parent)
 
 
 def _options(command: Any) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -152,21 +152,33 @@ def share_classes(*splits: Split) -> tuple[Split, ...]:
 def require_pairs(split: Split) -> None:
     """Refuse a training class with a single image, which has no positive pair, and one class alone: no negatives."""
     counts = torch.bincount(split.labels, minlength=split.classes)
-    lonely = (counts < 2).nonzero().flatten().tolist()
+    if why := pairless(dict(zip(split.class_names, counts.tolist(), strict=True))):
+        raise InputError(why)
+
+
+def pairless(sizes: Mapping[str, int]) -> str:
+    """Why classes of these sizes cannot be trained on in pairs, in a sentence; "" where they can."""
+    lonely = [name for name, size in sizes.items() if size < 2]
     if lonely:
         more = f" (and {len(lonely) - 1} more classes)" if len(lonely) > 1 else ""
-        raise InputError(
-            f"training class {split.class_names[lonely[0]]!r}{more} has {int(counts[lonely[0]])} image, at least 2 are "
-            "needed for a positive pair; add images to it or remove it"
+        return (
+            f"training class {lonely[0]!r}{more} has {sizes[lonely[0]]} image, at least 2 are needed for a positive "
+            "pair; add images to it or remove it"
         )
-    if split.classes == 1:
-        raise InputError(
-            f"training class {split.class_names[0]!r} is the only one, so no image has a negative; expected two "
+    if len(sizes) == 1:
+        return (
+            f"training class {next(iter(sizes))!r} is the only one, so no image has a negative; expected two "
             "classes or more"
         )
+    return ""
 
 
 def report_count(name: str, found: int, expected: int | None) -> None:
     """Say so when a split does not have its official number of images."""
-    if expected is not None and found != expected:
-        log.warning("%s: %s images found, the official number is %s", name, f"{found:,}", f"{expected:,}")
+    if said := miscounted(found, expected):
+        log.warning("%s: %s", name, said)
+
+
+def miscounted(found: int, expected: int | None) -> str:
+    """That this is not the official number of images; "" where it is, or there is none."""
+    return "" if expected in (None, found) else f"{found:,} images found, the official number is {expected:,}"

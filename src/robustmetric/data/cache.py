@@ -159,13 +159,18 @@ class Cache:
 
 def decode(content: bytes, size: int) -> tuple[npt.NDArray[np.uint8], tuple[int, int]]:
     """An image file squashed to (3, size, size) bytes (bilinear, antialiased), and its own (height, width)."""
+    image = opaque(content)
+    width, height = image.size
+    if (width, height) != (size, size):
+        image = image.resize((size, size), Image.Resampling.BILINEAR)
+    return np.asarray(image).transpose(2, 0, 1), (height, width)
+
+
+def opaque(content: bytes) -> Image.Image:
+    """An image file in RGB, at its own size."""
     with Image.open(BytesIO(content)) as image:
-        width, height = image.size
         # Pillow warns of palettes with transparency unless the alpha is made explicit first.
-        opaque = (image.convert("RGBA") if image.mode in ("P", "PA") else image).convert("RGB")
-        if (width, height) != (size, size):
-            opaque = opaque.resize((size, size), Image.Resampling.BILINEAR)
-        return np.asarray(opaque).transpose(2, 0, 1), (height, width)
+        return (image.convert("RGBA") if image.mode in ("P", "PA") else image).convert("RGB")
 
 
 def cache_folder(given: str | None, home: Path) -> Path:
@@ -205,7 +210,7 @@ def _is_writable(folder: Path) -> bool:
 def _unreadable(name: str) -> str:
     return (
         f"{name} cannot be read as an image; replace it, or leave such files out with --skip-unreadable "
-        "(in a recipe, data: {skip_unreadable: true})"
+        "(in a recipe, data: {skip_unreadable: true}); `robustmetric data check` names them all"
     )
 
 

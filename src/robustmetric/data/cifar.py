@@ -40,6 +40,11 @@ class Cifar10(ImageFiles):
         report_count("cifar10, test", dataset.queries.n, 10_000)
         return with_validation(dataset, self.validation)
 
+    @property
+    def has_files(self) -> bool:
+        """Not of the binary version."""
+        return _binary_folder(data_root(self.root)) is None
+
     def plan(self) -> Plan:
         """Class folders under train/ and test/."""
         tree = find_tree(

@@ -71,6 +71,15 @@ class Plan:
     layout: str = ""
     """What was expected, for the error when nothing is found."""
 
+    def lacking(self, part: str, what: str) -> str:
+        """That a part is empty: none of its images "is there", or "can be read"."""
+        return f"no image of the {part} part of {self.name} {what}; {self.layout}"
+
+    def parts(self) -> dict[str, Listing]:
+        """The lists by the names of their splits."""
+        listed = {"train": self.train, "queries": self.queries, "gallery": self.gallery}
+        return {part: listing for part, listing in listed.items() if listing is not None}
+
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFiles(ABC):
@@ -91,6 +100,11 @@ class ImageFiles(ABC):
         if self.size < 1:
             raise InputError(f"size {self.size} is not a number of pixels; expected at least 1, such as 256")
         check_validation(self.validation)
+
+    @property
+    def has_files(self) -> bool:
+        """Whether `plan` has image files to find; CIFAR-10 has a version without."""
+        return True
 
     @abstractmethod
     def plan(self) -> Plan:
@@ -128,12 +142,12 @@ def read_split(
     present = listing.keep([i for i, path in enumerate(listing.paths) if path in known])
     missing = tuple(path for path in listing.paths if path not in known)
     if not present.paths:
-        raise InputError(f"{plan.tree.home}: no image of the {part} part of {plan.name} is there; {plan.layout}")
+        raise InputError(f"{plan.tree.home}: {plan.lacking(part, 'is there')}")
     pixels = cache.load(plan.tree, present.paths, f"{plan.name}-{part}")
     unreadable = tuple(present.paths[i] for i in (~pixels.is_readable).nonzero().flatten().tolist())
     found = present.keep(pixels.is_readable.nonzero().flatten().tolist())
     if not found.paths:
-        raise InputError(f"{plan.tree.home}: no image of the {part} part of {plan.name} can be read; {plan.layout}")
+        raise InputError(f"{plan.tree.home}: {plan.lacking(part, 'can be read')}")
     if missing or unreadable:
         log.warning(
             "%s, %s: %d listed files missing, %d unreadable, all left out (the first: %s)",

@@ -64,6 +64,16 @@ class Manifest(ImageFiles):
         )
 
 
+def is_manifest(path: Path) -> bool:
+    """Whether a CSV file lists images: its header has two of the needed columns, where a table has labels alone."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+            header = next(csv.reader(file), [])
+    except (OSError, csv.Error):
+        return False
+    return len(set(NEEDED) & set(header)) >= 2
+
+
 def read_rows(path: Path) -> list[Row]:
     """The rows of the file, with checked columns and split names."""
     try:

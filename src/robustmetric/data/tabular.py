@@ -4,7 +4,7 @@ import csv
 import os
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from robustmetric.errors import InputError, nearest
 
 Values = npt.NDArray[np.float64]
 Classes = npt.NDArray[np.generic]
+Arrays = dict[str, npt.NDArray[np.generic]]
 EXPECTED = "expected a .npz with x_train, y_train, x_test, y_test (or x, y), or a .csv with one column of labels"
 
 
@@ -45,8 +46,12 @@ class Tabular:
 
     def load(self) -> Dataset:
         """The dataset, in memory, as float64: what is proved is proved of the rows as they are, not of rounded ones."""
-        path = self._path()
-        arrays = read_csv(path, self.label) if path.suffix.lower() == ".csv" else read_npz(path)
+        path = self.path()
+        return self.of(read_csv(path, self.label) if path.suffix.lower() == ".csv" else read_npz(path))
+
+    def of(self, arrays: Arrays) -> Dataset:
+        """The dataset of the file's arrays: x and y, or x_train, y_train, x_test and y_test."""
+        path = self.path()
         for name in ("x", "x_train", "x_test"):  # before a cut, whose rows are others
             if name in arrays:
                 arrays[name] = _finite(arrays[name], path, name)
@@ -82,7 +87,7 @@ class Tabular:
                 names[name] = "+".join(map(str, group))
         return np.array([names.get(str(label), str(label)) for label in labels.tolist()])
 
-    def _path(self) -> Path:
+    def path(self) -> Path:
         """The file as named, or as named under the data folder."""
         path = data_root(self.file)
         if not path.is_file():
@@ -91,7 +96,7 @@ class Tabular:
             raise InputError(f"{path} does not exist{unset}; {EXPECTED}")
         return path
 
-    def _cut(self, x: npt.NDArray[np.generic], y: Classes, path: Path) -> dict[str, npt.NDArray[np.generic]]:
+    def _cut(self, x: npt.NDArray[np.generic], y: Classes, path: Path) -> Arrays:
         """A random cut that keeps the row order within each part, and which rows of the file these are, from 1."""
         order = torch.randperm(len(x), generator=torch.Generator().manual_seed(self.seed)).numpy()
         count = round(len(x) * (1 - self.test_share))
@@ -106,7 +111,7 @@ class Tabular:
         } | {f"rows_{part}": rows + 1 for part, rows in parts.items()}
 
 
-def read_npz(path: Path) -> dict[str, npt.NDArray[np.generic]]:
+def read_npz(path: Path) -> Arrays:
     """The arrays of a .npz; pickled objects are refused, they can run code."""
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -119,22 +124,57 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[np.generic]]:
     return arrays
 
 
-def read_csv(path: Path, label: str) -> dict[str, npt.NDArray[np.generic]]:
+def read_csv(path: Path, label: str) -> Arrays:
     """All columns but `label` as numbers. Rows are counted from 1, below the header."""
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        header, *rows = [row for row in csv.reader(file) if row] or [[]]
-    _check_header(header, label, path)
-    place = header.index(label)
-    for i, row in enumerate(rows, start=1):
-        if len(row) != len(header):
-            raise InputError(f"{path}, row {i}: {len(row)} cells under {len(header)} columns")
-        if not row[place].strip():
-            raise InputError(f"{path}, row {i}: no label in column {label!r}; fill it or drop the row")
-    cells = [
-        [_number(cell, path, i, header[j]) for j, cell in enumerate(row) if j != place]
-        for i, row in enumerate(rows, start=1)
-    ]
-    return {"x": np.array(cells), "y": np.array([row[place] for row in rows])}
+    return Sheet.read(path, label).arrays()
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A .csv as text: a header that holds the column of labels, and the rows below it."""
+
+    path: Path
+    label: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    @staticmethod
+    def read(path: Path, label: str) -> "Sheet":
+        """The file, of which the header is checked and the cells are not."""
+        try:
+            with path.open(newline="", encoding="utf-8-sig") as file:
+                header, *rows = [row for row in csv.reader(file) if row] or [[]]
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise InputError(f"{path} cannot be read as CSV ({error}); {EXPECTED}") from error
+        _check_header(header, label, path)
+        return Sheet(path, label, header, rows)
+
+    @property
+    def features(self) -> list[str]:
+        """The names of the other columns."""
+        place = self.header.index(self.label)
+        return [name for j, name in enumerate(self.header) if j != place]
+
+    def arrays(self) -> Arrays:
+        """x and y; the first fault is an error."""
+        if (fault := next(self.faults(), None)) is not None:
+            raise InputError(f"{self.path}, {fault}")
+        place = self.header.index(self.label)
+        cells = [[float(cell) for j, cell in enumerate(row) if j != place] for row in self.rows]
+        return {"x": np.array(cells), "y": np.array([row[place] for row in self.rows])}
+
+    def faults(self) -> Iterator[str]:
+        """A sentence for each row of another length or without a label, and for each cell that is no number."""
+        place = self.header.index(self.label)
+        for i, row in enumerate(self.rows, start=1):
+            if len(row) != len(self.header):
+                yield f"row {i}: {len(row)} cells under {len(self.header)} columns"
+                continue
+            if not row[place].strip():
+                yield f"row {i}: no label in column {self.label!r}; fill it or drop the row"
+            for j, cell in enumerate(row):
+                if j != place and (fault := _fault(cell)):
+                    yield f"row {i}, column {self.header[j]!r}: {fault}"
 
 
 def _check_header(header: Sequence[str], label: str, path: Path) -> None:
@@ -150,13 +190,14 @@ def _check_header(header: Sequence[str], label: str, path: Path) -> None:
         )
 
 
-def _number(cell: str, path: Path, row: int, column: str) -> float:
+def _fault(cell: str) -> str:
+    """Why a cell is no number; "" where it is one."""
     try:
-        return float(cell)
-    except ValueError as error:
+        float(cell)
+    except ValueError:
         words = f"{cell!r} is not a number; write it as one, or drop the column"
-        found = words if cell.strip() else "no value; fill it or drop the row"
-        raise InputError(f"{path}, row {row}, column {column!r}: {found}") from error
+        return words if cell.strip() else "no value; fill it or drop the row"
+    return ""
 
 
 def _finite(x: npt.NDArray[np.generic], path: Path, name: str) -> Values:

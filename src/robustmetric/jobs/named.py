@@ -31,11 +31,12 @@ def refuse_unknown(
     hardware.check()
 
 
-def refuse_unknown_data(name: str) -> None:
+def refuse_unknown_data(name: str, where: str = "--data ") -> None:
     """Refuse what is neither a place on disk nor a data set of ours."""
     path = Path(name)
     if path.suffix != ".csv" and not path.exists() and name not in CATALOGUE["data"]:
-        raise InputError(f"--data {name!r} is no folder, no CSV file and no data set{nearest(name, CATALOGUE['data'])}")
+        known = nearest(name, CATALOGUE["data"])
+        raise InputError(f"{where}{name!r} is no folder, no CSV file and no data set{known}")
 
 
 def view_of(text: str, model: str, *, is_own: bool) -> dict[str, Spec]:

@@ -1,7 +1,7 @@
 """A model and data of one's own, from what a command names: `company.build`, `--data photos`, `--view identity`."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from robustmetric.catalogue import NAMES
 from robustmetric.data.base import Dataset
 from robustmetric.data.folder import Folder
 from robustmetric.data.manifest import Manifest
-from robustmetric.data.protocols import Transform
+from robustmetric.data.protocols import Source, Transform
 from robustmetric.data.transforms import CentreCrop, Identity
 from robustmetric.errors import InputError
 from robustmetric.jobs.named import refuse_unknown_data
@@ -30,10 +30,11 @@ def skipping(spec: Mapping[str, Spec], where: str) -> dict[str, Spec]:
     if not isinstance(data, dict) or "name" not in data:
         return dict(spec)  # building it gives the clearer error
     constructor = recipe.find(data["name"], NAMES, f"{where}.data")
-    return {**spec, "data": {**data, **_skip_setting(constructor, data["name"])}}
+    return {**spec, "data": {**data, **skip_setting(constructor, data["name"])}}
 
 
-def _skip_setting(constructor: Callable[..., Any], name: str) -> dict[str, bool]:
+def skip_setting(constructor: Callable[..., Any], name: str) -> dict[str, bool]:
+    """The setting that leaves unreadable images out; refused where there is none."""
     parameters = inspect.signature(constructor).parameters
     if "skip_unreadable" not in parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         raise InputError(f"--skip-unreadable is for data sets of image files; {name!r} reads none, leave it out")
@@ -45,40 +46,48 @@ def own_data(name: str, skip_unreadable: bool = False) -> tuple[Dataset, Transfo
 
     Every image of a folder is a query; nothing is held back for training. The view is a guess from the images' size.
     """
-    path = Path(name)
-    refuse_unknown_data(name)
-    if path.suffix == ".csv":
-        dataset = Manifest(str(path), skip_unreadable=skip_unreadable).load()
-    elif path.exists():
-        dataset = Folder(str(path), test_share=1.0, skip_unreadable=skip_unreadable).load()
-    else:
-        dataset = _named_data(name, skip_unreadable)
+    dataset = own_source(name, skip_unreadable).load()
     _check_classes(dataset, name)
     side = dataset.queries.inputs.shape[-1] if dataset.queries.inputs.dim() == 4 else 0
     return dataset, CentreCrop(224) if side == 256 else Identity()
 
 
+def own_source(name: str, skip_unreadable: bool = False, where: str = "--data ") -> Source:
+    """The same, not loaded yet; `where` stands before the name in errors."""
+    path = Path(name)
+    refuse_unknown_data(name, where)
+    if path.suffix == ".csv":
+        return Manifest(str(path), skip_unreadable=skip_unreadable)
+    if path.exists():
+        return Folder(str(path), test_share=1.0, skip_unreadable=skip_unreadable)
+    return _named_source(name, skip_unreadable, f"{where}{name}")
+
+
 def _check_classes(dataset: Dataset, name: str) -> None:
     """Refuse data in which nothing can be searched for, before an attack is run on it."""
-    found = dataset.gallery or dataset.queries
-    counts = found.labels.bincount()
-    if (counts > 0).sum() < 2:
-        raise InputError(f"--data {name!r} has images of one class only; expected two classes or more to tell apart")
-    if dataset.gallery is None and counts.max() < 2:
-        raise InputError(
-            f"--data {name!r} has one image of each class, so no search can be right; expected two or more of most"
-        )
+    counts = (dataset.gallery or dataset.queries).labels.bincount()
+    if why := unsearchable(counts[counts > 0].tolist(), has_gallery=dataset.gallery is not None):
+        raise InputError(f"--data {name!r} has {why}")
 
 
-def _named_data(name: str, skip_unreadable: bool) -> Dataset:
-    where = f"--data {name}"
+def unsearchable(sizes: Collection[int], *, has_gallery: bool) -> str:
+    """Why nothing can be searched for among classes of these sizes; "" where something can."""
+    if len(sizes) < 2:
+        return "images of one class only; expected two classes or more to tell apart"
+    if not has_gallery and max(sizes) < 2:
+        return "one image of each class, so no search can be right; expected two or more of most"
+    return ""
+
+
+def _named_source(name: str, skip_unreadable: bool, where: str) -> Source:
     constructor = recipe.find(name, NAMES, where)
-    arguments = _skip_setting(constructor, name) if skip_unreadable else {}
+    arguments = skip_setting(constructor, name) if skip_unreadable else {}
     try:
         recipe.check(constructor, arguments, where)
     except InputError as error:
         raise InputError(f"{error}; give the path of a folder, zip or CSV manifest, or evaluate a recipe") from error
-    return recipe.call(constructor, arguments, where).load()
+    source: Source = recipe.call(constructor, arguments, where)
+    return source
 
 
 OWN_MODEL = "your own model is named FILE.FUNCTION, as in company.build for `def build()` in ./company.py"

@@ -1,7 +1,7 @@
 """A table of one's own in the place of a recipe's data: its name, and the unit of its columns."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,17 +24,22 @@ def own_table(file: str | None) -> list[str]:
     return [f"data={json.dumps({'name': 'tabular', 'file': file})}"]
 
 
-def of_units(x: Float[np.ndarray, "rows features"], data: Mapping[str, Spec]) -> str:
+def of_units(x: Float[np.ndarray, "rows features"], data: Mapping[str, Spec], names: Sequence[str] = ()) -> str:
     """A warning where columns as they are have spreads that no distance can weigh; "" where all is well."""
     spreads = x.std(axis=0)
     varied = np.flatnonzero(spreads > 0)
     if data.get("name") != "tabular" or data.get("scale") or not len(varied):
         return ""
-    widest, narrowest = (varied[pick(spreads[varied])] for pick in (np.argmax, np.argmin))
+    widest, narrowest = (int(varied[pick(spreads[varied])]) for pick in (np.argmax, np.argmin))
     times = spreads[widest] / spreads[narrowest]
     if times < UNEVEN:
         return ""
     return (
-        f"feature {widest + 1} spreads {times:.2g} times as widely as feature {narrowest + 1}, and distances and radii "
-        "are in their units; data.scale=true maps each to [0, 1]"
+        f"{called(widest, names)} spreads {times:.2g} times as widely as {called(narrowest, names)}, and distances and "
+        "radii are in their units; data.scale=true maps each to [0, 1]"
     )
+
+
+def called(feature: int, names: Sequence[str] = ()) -> str:
+    """A column as people find it: by its number from 1 and, where the file has a header, its name."""
+    return f"feature {feature + 1}{f' ({names[feature]})' if len(names) else ''}"

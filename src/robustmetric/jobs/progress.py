@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 console = Console(stderr=True)
@@ -73,6 +74,16 @@ def told(title: str) -> Iterator[Callable[[int, int], None]]:
     finally:
         for bar in bars:
             bar.__exit__()
+
+
+@contextmanager
+def waiting(text: str) -> Iterator[None]:
+    """While something runs whose steps are not counted: a word on a terminal, gone when it is done."""
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(escape(text)):
+        yield
 
 
 def terms(values: Mapping[str, float]) -> str:
