@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from robustmetric.report.board import Board
+from robustmetric.report.board import Board, Chapter
 from robustmetric.report.boards import STRONGEST, chapters, strongest, strongest_of_clustering
 from robustmetric.report.scores import DASH
 from robustmetric.report.seeds import mean, over_seeds
@@ -24,9 +24,14 @@ def under(**scores: float) -> dict[str, Any]:
     return {"attacks": {"fixed": {key.replace("_", ":"): value for key, value in scores.items()}}}
 
 
+def chapter_of(*rows: dict[str, Any], own: tuple[dict[str, Any], ...] = ()) -> Chapter:
+    """The one that has boards; what is published of other data is there too."""
+    (chapter,) = (c for c in chapters([*((one, False) for one in rows), *((one, True) for one in own)]) if c.boards)
+    return chapter
+
+
 def boards(*rows: dict[str, Any], own: tuple[dict[str, Any], ...] = ()) -> tuple[Board, ...]:
-    (chapter,) = chapters([*((one, False) for one in rows), *((one, True) for one in own)])
-    return chapter.boards
+    return chapter_of(*rows, own=own).boards
 
 
 def column(board: Board, title: str, is_published: bool = False) -> list[str]:
@@ -87,8 +92,15 @@ def test_another_protocol_is_another_board_and_a_sketch_is_marked() -> None:
 def test_what_is_published_stands_in_columns_of_its_own_and_the_rest_is_listed() -> None:
     (board,) = boards(row("act", 30.0), row("mine", 30.0))
     assert column(board, "R@1", is_published=True) == ["30.6", DASH]
-    assert ("hm_zero, 8 steps", "R@1 0.8, ERS 29.7") in board.unmeasured
-    assert not [name for name, _ in board.unmeasured if name == "act, 8 steps"]
+    missing = dict(chapter_of(row("act", 30.0)).unmeasured)
+    assert missing["hm_zero, 8 steps"] == "R@1 0.8, ERS 29.7; not measured" and "act, 8 steps" not in missing
+    assert missing["eat-r8 (clustering)"] == "R@1 52.8 clean, R@1 24.0 under PGD-10; not measured"
+
+
+def test_data_that_is_not_at_hand_has_its_published_rows_and_says_so() -> None:
+    missing = {chapter.title: dict(chapter.unmeasured) for chapter in chapters([])}
+    assert missing["Stanford Online Products"]["act, 8 steps"] == "R@1 45.3, ERS 49.5; not measured: no data"
+    assert missing["In-Shop"]["plain (clustering)"].endswith("not measured: no data")
 
 
 def test_a_board_says_that_a_stronger_attack_was_not_run() -> None:
@@ -143,7 +155,7 @@ def proof(name: str, *errors: float) -> dict[str, Any]:
 
 
 def test_of_proofs_the_smallest_mean_error_stands_first() -> None:
-    (chapter,) = chapters([(proof("euclidean", 1.0, 50.0), False), (proof("arml", 2.0, 30.0), False)])
+    chapter = chapter_of(proof("euclidean", 1.0, 50.0), proof("arml", 2.0, 30.0))
     (board,) = chapter.boards
     assert chapter.title == "digits, as a table: proofs" and [entry.name for entry in board.entries] == [
         "arml",

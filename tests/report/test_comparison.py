@@ -8,6 +8,7 @@ import pytest
 
 from commands import Command
 from robustmetric.report.comparison import comparison
+from robustmetric.report.ledger import why_not
 from robustmetric.report.scores import DASH
 
 ROW: dict[str, Any] = {
@@ -56,3 +57,17 @@ def test_a_folder_without_rows_is_refused_though_its_data_are_known(
     error = command("ledger", *words.split()).error
     assert f"{folder} holds no rows, files named ID.json; expected a folder such as results/" in error
     assert f"robustmetric ledger RUN ... -o {folder}" in error
+
+
+def test_the_name_of_data_alone_has_what_is_published_and_why_it_is_not_measured(command: Command) -> None:
+    lines = command("ledger", "--table", "sop").out.splitlines()
+    assert f"| `act` | 8 | 45.3 | 49.5 | not measured: no data | {DASH} | {DASH} | {DASH} | {DASH} |" in lines
+    assert all("not measured: no data" in line for line in lines if line.startswith("| `"))
+    # CUB is at hand, and so are weights of one backbone: nothing but time is in the way.
+    assert "| not measured |" in command("ledger", "--table", "cub").out
+    assert "sup is no folder of results" in command("ledger", "--table", "sup").error
+
+
+def test_weights_that_are_not_at_hand_are_told_as_such() -> None:
+    assert why_not("cub/act") == "no weights" and why_not("cub/mobilenet_v2-act") == ""
+    assert why_not("sop/act") == "no data" == why_not("sop/mobilenet_v2-act")

@@ -29,7 +29,10 @@ def ledger(
     runs: Annotated[list[Path] | None, typer.Argument(help="Evaluated run folders.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the rows: results/cub.")] = None,
     table: Annotated[
-        Path | None, typer.Option(help="Print results/<data> beside what is published, as Markdown.")
+        Path | None,
+        typer.Option(
+            help="Print results/<data> beside what is published, as Markdown; a name alone, sop, what is published."
+        ),
     ] = None,
     figure: Annotated[
         Path | None,

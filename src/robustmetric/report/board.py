@@ -61,16 +61,15 @@ class Board:
     clean: int | None
     is_sketch: bool = False
     """Whether its rows are of models that have hardly begun, and it is shown when asked for."""
-    unmeasured: tuple[tuple[str, str], ...] = ()
-    """What was published and not measured: name and scores in words."""
 
 
 @dataclass(frozen=True)
 class Chapter:
-    """All boards of one data set."""
+    """All boards of one data set, and what was published of it and not measured: name, and scores in words."""
 
     title: str
     boards: tuple[Board, ...]
+    unmeasured: tuple[tuple[str, str], ...] = ()
 
 
 def cell(values: Iterable[float | None]) -> Cell:

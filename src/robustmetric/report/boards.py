@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from robustmetric import recipe
 from robustmetric.report import clustering_rows, comparison
 from robustmetric.report.board import (
     Board,
@@ -20,7 +21,7 @@ from robustmetric.report.board import (
 )
 from robustmetric.report.classification import LAST, ORDER, name_of, on_all, where, without_classifiers
 from robustmetric.report.comparison import title_of
-from robustmetric.report.ledger import ENSEMBLES, LARGE, PROTOCOLS, RADII, Protocol, Row
+from robustmetric.report.ledger import ENSEMBLES, LARGE, PROTOCOLS, RADII, Protocol, Row, not_measured
 from robustmetric.report.scores import describe, show
 
 DATA = {
@@ -36,6 +37,8 @@ RANKED = ("ES:R", "LTM", "GTM")
 """Scores of mode `fixed` that are R@1 under an attack, of which the lowest counts."""
 SIDES = {"": "both sides", "query only": "queries alone", "gallery only": "gallery alone"}
 """Whose images are moved in an attack on clustering, by the part of its block."""
+PARTS = {"clean": "clean", "pgd10": "under PGD-10"}
+"""What is published of clustering."""
 
 
 Rows = Sequence[tuple[Row, bool]]
@@ -45,17 +48,35 @@ Grouping = Callable[[list[Row]], Mapping[tuple[str, str], Mapping[Any, list[Row]
 
 
 def chapters(rows: Rows) -> list[Chapter]:
-    """The boards of every data set: retrieval, clustering, classifiers, then proofs of tables."""
+    """The boards of every data set: retrieval, clustering, classifiers, and what was not measured; then proofs."""
     found: dict[tuple[bool, str, str], list[tuple[Row, bool]]] = {}
     for row, is_own in rows:
         data = str(row["data"])
         found.setdefault(("learner" in row, DATA.get(data, data), data), []).append((row, is_own))
-    made: dict[str, list[Board]] = {}
+    for data in dict.fromkeys(name.partition("/")[0] for name in recipe.listing()):
+        found.setdefault((False, DATA.get(data, data), data), [])
+    made = []
     for (is_proved, name, data), own in sorted(found.items(), key=lambda item: item[0]):
-        boards = made.setdefault(f"{name}: proofs" if is_proved else name, [])
         parts = (proofs,) if is_proved else (retrieval, clustering, classifiers)
-        boards += [board for part in parts for board in part(data, own)]
-    return [Chapter(title, tuple(boards)) for title, boards in made.items() if boards]
+        boards = tuple(board for part in parts for board in part(data, own))
+        missing = () if is_proved else unmeasured(data, [row for row, _ in own])
+        made.append(Chapter(f"{name}: proofs" if is_proved else name, boards, missing))
+    return [chapter for chapter in made if chapter.boards or chapter.unmeasured]
+
+
+def unmeasured(data: str, rows: Sequence[Row]) -> tuple[tuple[str, str], ...]:
+    """What was published of this data and is in no row, of retrieval and then of clustering: name, scores and why."""
+    kinds = {comparison.kind_of(row) for row in comparison.of_retrieval(rows)}
+    theirs = comparison.published_kinds(data)
+    found = sorted(
+        (_with_steps(*kind), _with_why(_in_words(block), block)) for kind, block in theirs.items() if kind not in kinds
+    )
+    ways = {(row["model"], clustering_rows.way_of(row)) for row in rows if clustering_rows.is_of_clustering(row)}
+    for way, block in clustering_rows.published_ways(data).items():
+        if way not in ways:
+            told = ", ".join(f"R@1 {block[part]['R@1']:.1f} {words}" for part, words in PARTS.items())
+            found.append((f"{way[1]} (clustering)", _with_why(told, block)))
+    return tuple(found)
 
 
 def retrieval(data: str, rows: Rows) -> list[Board]:
@@ -73,12 +94,11 @@ def retrieval(data: str, rows: Rows) -> list[Board]:
         Column("ERS compat", "the same as the published tables compute it, faults included"),
         Column("cost", "forward passes per image and update, at most", sign=-1),
     )
-    measured, boards = set(), []
+    boards = []
     groups = _with_owner(rows, lambda own: comparison.grouped(comparison.of_retrieval(own)))
     for (protocol, model), kinds in groups.items():
         entries = []
         for (kind, is_own), seeds in kinds.items():
-            measured.add(kind)
             block = theirs.get(kind, {})
             cells = [published_cell(block, "R@1"), published_cell(block, "ERS"), *_ranked_cells(seeds)]
             entries.append(make_entry(_with_steps(*kind), cells, seeds, is_own))
@@ -86,8 +106,7 @@ def retrieval(data: str, rows: Rows) -> list[Board]:
         says = _says(PROTOCOLS.get(data, LARGE)[protocol], _unknown(kinds, "auto_rank", "AutoRank, the worst case"))
         made = make_board(title, says, columns, entries, headline=3, clean=2)
         boards.append(replace(made, is_sketch=protocol == "sketch"))
-    missing = [(_with_steps(*kind), _in_words(block)) for kind, block in theirs.items() if kind not in measured]
-    return _with_unmeasured(boards, sorted(missing))
+    return boards
 
 
 def clustering(data: str, rows: Rows) -> list[Board]:
@@ -246,13 +265,6 @@ def _with_owner(rows: Rows, grouped: Grouping) -> dict[tuple[str, str], dict[tup
     return found
 
 
-def _with_unmeasured(boards: list[Board], missing: Sequence[tuple[str, str]]) -> list[Board]:
-    """What was published and not measured stands below the last board."""
-    if not boards:
-        return []
-    return [*boards[:-1], replace(boards[-1], unmeasured=tuple(missing))]
-
-
 def _with_steps(defence: str, steps: int | None) -> str:
     return defence if steps is None else f"{defence}, {steps} {'step' if steps == 1 else 'steps'}"
 
@@ -269,6 +281,10 @@ def _unknown(ways: Mapping[Any, Sequence[Row]], key: str, words: str) -> str:
     if all(met):
         return ""
     return f" Not on record {'for some' if any(met) else 'for any'} of them: {words}. Their order may change by it."
+
+
+def _with_why(told: str, block: Mapping[str, Any]) -> str:
+    return f"{told}; {not_measured(block.get('why', ''))}"
 
 
 def _says(protocol: Protocol, more: str = "") -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from robustmetric import recipe
 from robustmetric.errors import InputError
-from robustmetric.report.ledger import Row, header_of, same_data
+from robustmetric.report.ledger import Row, header_of, not_measured, same_data, why_not
 from robustmetric.report.masking_flag import note
 from robustmetric.report.pairs import fallen
 from robustmetric.report.scores import DASH, show
@@ -139,7 +139,7 @@ def table(data: str, rows: Sequence[Row]) -> str:
         parts.append(f"### {data}, clustering, {model}, protocol {protocol}\n\n{_markdown(data, lines, shown)}")
         parts += [text] if (text := _by_reading(groups)) else []
     seen = {(model, title) for (_, model), groups in tables.items() for title in groups}
-    missing = {key: block for key, block in _published(data).items() if key not in seen}
+    missing = {key: block for key, block in published_ways(data).items() if key not in seen}
     if missing:
         lines = [_line(title, block, [], shown) for (_, title), block in missing.items()]
         models = ", ".join(dict.fromkeys(model for model, _ in missing))
@@ -180,7 +180,7 @@ def published_of(name: str, spec: Mapping[str, Any]) -> dict[str, Any] | None:
     return published(name) if same else None
 
 
-def _published(data: str) -> dict[tuple[str, str], Row]:
+def published_ways(data: str) -> dict[tuple[str, str], Row]:
     """By model and title, what the headers of this paper's recipes for this data say."""
     found: dict[tuple[str, str], Row] = {}
     for name in recipe.listing():
@@ -188,7 +188,7 @@ def _published(data: str) -> dict[tuple[str, str], Row]:
         if block is not None:
             spec = recipe.load(recipe.locate(name))
             defence = spec["defence"]
-            found[backbone(spec["model"]), named(kind(defence), radius_of(defence))] = block
+            found[backbone(spec["model"]), named(kind(defence), radius_of(defence))] = {**block, "why": why_not(name)}
     return found
 
 
@@ -214,7 +214,7 @@ def _line(title: str, theirs: Row | None, ours: Sequence[Row], shown: Sequence[s
     for key in ("clean", "pgd10"):
         cells.append(" / ".join(show(score, (theirs or {}).get(key, {}).get(score)) for score in shown))
     if not ours:
-        return [*cells, "not measured", *([DASH] * (len(MEASURED) + 1))]
+        return [*cells, not_measured((theirs or {}).get("why", "")), *([DASH] * (len(MEASURED) + 1))]
     blocks = [row["clustering"] for row in ours]
     clean, attacked, *others = (_scores(blocks, key, shown) for key in MEASURED)
     return [*cells, clean, attacked, _one_side(blocks), *others, str(len(ours))]

@@ -8,7 +8,7 @@ from typing import Any
 from robustmetric import recipe
 from robustmetric.report import clustering_rows, masking_flag
 from robustmetric.report.classification import classification_tables, without_classifiers
-from robustmetric.report.ledger import LARGE, PROTOCOLS, Row, published, read_rows
+from robustmetric.report.ledger import LARGE, PROTOCOLS, Row, not_measured, published, read_rows, why_not
 from robustmetric.report.names import label, steps
 from robustmetric.report.pairs import fallen, grids
 from robustmetric.report.scores import DASH, show
@@ -23,10 +23,14 @@ Block = dict[str, Any]
 
 
 def comparison(folder: Path) -> str:
-    """The tables of `results/<data>`: every row of ours beside what was published of it, and what was not measured."""
+    """The tables of `results/<data>`: every row of ours beside what was published of it, and what was not measured.
+
+    The name of data alone, where no folder is called so, has what was published of it.
+    """
     data = folder.resolve().name
     theirs = published_kinds(data)
-    every = read_rows(folder)
+    is_name = str(folder) == data and not folder.exists() and is_known(data)
+    every = [] if is_name else read_rows(folder)
     clustered = [row for row in every if clustering_rows.is_of_clustering(row)]
     groups = grouped(of_retrieval(every))
     parts = [
@@ -60,14 +64,21 @@ def grouped(rows: Iterable[Row]) -> dict[tuple[str, str], dict[Kind, list[Row]]]
     return groups
 
 
+def is_known(data: str) -> bool:
+    """Whether we have recipes of this data."""
+    return any(name.startswith(f"{data}/") for name in recipe.listing())
+
+
 def published_kinds(data: str) -> dict[Kind, Block]:
-    """By kind, what the headers of our recipes for this data say."""
+    """By kind, what the headers of our recipes for this data say, and `why` none of them could be measured."""
     found: dict[Kind, Block] = {}
     for name in recipe.listing():
         block = published(name) if name.startswith(f"{data}/") else None
         if block is not None:
             defence = recipe.load(recipe.locate(name))["defence"]
-            found.setdefault((label(defence, data), steps(defence)), block)
+            block = found.setdefault((label(defence, data), steps(defence)), block)
+            # Of several backbones one may be had.
+            block["why"] = why_not(name) and block.get("why", why_not(name))
     return found
 
 
@@ -93,7 +104,7 @@ def _table(theirs: Mapping[Kind, Block | None], ours: Mapping[Kind, Sequence[Row
     lines = [head, ["---", *["--:"] * (len(head) - 1)]]
     for kind in sorted(theirs, key=lambda kind: (kind[0], kind[1] or 0)):
         name = [f"`{kind[0]}`", DASH if kind[1] is None else str(kind[1])]
-        lines.append([*name, *_their_cells(theirs[kind]), *_our_cells(ours.get(kind, []))])
+        lines.append([*name, *_their_cells(theirs[kind]), *_our_cells(ours.get(kind, []), theirs[kind])])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -110,9 +121,9 @@ def _their_cells(block: Block | None) -> list[str]:
     return [show("R@1", block.get("R@1")), show("ERS", block.get("ERS"))]
 
 
-def _our_cells(rows: Sequence[Row]) -> list[str]:
+def _our_cells(rows: Sequence[Row], theirs: Block | None) -> list[str]:
     if not rows:
-        return ["not measured", *[DASH] * 4]
+        return [not_measured((theirs or {}).get("why", "")), *[DASH] * 4]
     attacks = (("compat", "ERS"), ("fixed", "ERS"), ("fixed", "ES:R"))
     scores = [over_seeds(row.get("attacks", {}).get(mode, {}).get(score) for row in rows) for mode, score in attacks]
     note = fallen(rows) + next((flag for flag in map(masking_flag.note, rows) if flag), "")

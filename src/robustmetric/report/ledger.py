@@ -129,6 +129,17 @@ def published(name: str) -> dict[str, Any] | None:
     return {**about, **{score: float(value) for score, value in numbers}}
 
 
+def why_not(name: str) -> str:
+    """What keeps a recipe from being measured, by its header: "no data", "no weights", or nothing but time."""
+    told = header_of(recipe.shelf() / f"{name}.yaml")[1].get("measured", "")
+    return next((f"no {word}" for word in ("data", "weights") if re.match(rf"no \(no .*\b{word}\b", told)), "")
+
+
+def not_measured(why: str) -> str:
+    """As tables say it."""
+    return f"not measured: {why}" if why else "not measured"
+
+
 def same_data(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two recipes have the same data, wherever it lies and however unreadable files are met."""
     own, others = (
