@@ -1,24 +1,23 @@
-"""Pages about papers: each `file:line` (symbol) points at that symbol, or within sight of it."""
+"""Pages about papers: each `file:line` (symbol) points at that symbol."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-PAGES = sorted((ROOT / "docs" / "papers").glob("*.md"))
-NEAR = 25
-"""Lines by which a file may have grown since: still on the reader's screen."""
+from paper_lines import PAGES, ROOT, places, references
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_references_lead_to_what_they_name(page: Path) -> None:
-    found = re.findall(r"`([\w/]+\.py):(\d+)` \((\w+)\)", page.read_text())
+    found = list(references(page))
     assert len(found) > 10
-    for file, line, symbol in found:
-        lines = (ROOT / "src" / "robustmetric" / file).read_text().splitlines()
-        places = [i for i, text in enumerate(lines, 1) if re.match(rf"\s*(def |class )?{symbol}\b", text)]
-        assert any(abs(place - int(line)) <= NEAR for place in places), f"{file}: {symbol} is at {places}, not {line}"
+    wrong = [
+        f"{file}: {symbol} is at {places(file, symbol)}, not {line}"
+        for file, line, symbol in found
+        if line not in places(file, symbol)
+    ]
+    assert not wrong, f"{'; '.join(wrong)}; `python tests/paper_lines.py` puts them right"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
