@@ -1,6 +1,7 @@
 """SPQA and SPFOA: the attack's own goal, and the top of the list kept."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,11 +19,12 @@ DEGREES = [0, 20, 50, 90, 180]
 GALLERY = gallery(DEGREES, [0, 0, 1, 1, 2])
 
 
-def targets(index: int, kept: int, rows: int = 1) -> dict[str, torch.Tensor]:
+def targets(index: int, kept: int, rows: int = 1, own: int = -1) -> dict[str, torch.Tensor]:
     return {
         "index": torch.full((rows, 1), index),
         "kept": torch.full((rows, 1), kept),
         "share": torch.full((rows,), 1 / rows, dtype=torch.float64),
+        "exclude": torch.full((rows,), own),
     }
 
 
@@ -30,7 +32,7 @@ def test_kept_are_the_nearest_but_the_query_and_what_is_pushed_down() -> None:
     batch = queries([0] * 50, [0] * 50, [0] * 50)
     up = SemanticsPreservingQuery("up", kept=2).choose(batch.inputs, batch, GALLERY, seeded(0))
     # Up: 20 and 50, whichever item is chosen.
-    assert up["kept"].tolist() == [[1, 2]] * 50 and set(up["index"].flatten().tolist()) == {0, 1, 2, 3, 4}
+    assert up["kept"].tolist() == [[1, 2]] * 50 and set(up["index"].flatten().tolist()) == {1, 2, 3, 4}
     down = SemanticsPreservingQuery("down", pool=0.4, kept=2).choose(batch.inputs, batch, GALLERY, seeded(0))
     # Down: 20 or 50 is pushed away, and the other is kept with 90.
     expected = {1: [2, 3], 2: [1, 3]}
@@ -49,6 +51,21 @@ def test_value_by_hand() -> None:
     assert value.item() == pytest.approx(goal - math.exp(3 * fall) * fall)
 
 
+def test_the_query_is_no_part_of_its_own_list() -> None:
+    # As above, but the query is item 0: behind 20 alone the chosen, behind 20 and 50 the kept, of four items.
+    goal = -(chord(40) - chord(10)) / 4
+    fall = ((chord(80) - chord(10)) + chord(80) - chord(40)) / 4
+    own, batch = targets(2, 3, own=0), queries([10], [0], [0])
+    attack = SemanticsPreservingQuery("up", strictness=3.0)
+    assert attack.value(at(10), own, GALLERY).item() == pytest.approx(goal - math.exp(3 * fall) * fall)
+    scores = attack.score(at(10), own, batch, GALLERY)
+    assert {name: row.item() for name, row in scores.items()} == pytest.approx({"SPQA+": 100 / 3, "SPQA+:G": 200 / 3})
+    for made in (SemanticsPreservingQuery("up", kept=1), SemanticsPreservingOrder(kept=1)):
+        for mode, place in (("fixed", 0), ("compat", -1)):
+            chosen = replace(made, mode=mode).choose(at(0), queries([0], [0], [0]), GALLERY, seeded(0))
+            assert chosen["exclude"].tolist() == [place]
+
+
 def test_the_balance_stops_growing_and_has_no_gradient() -> None:
     fall = (2 * (chord(80) - chord(10)) + chord(80) - chord(40)) / 5
     z = at(10).requires_grad_()
@@ -57,7 +74,7 @@ def test_the_balance_stops_growing_and_has_no_gradient() -> None:
         plain = Query("up").value(z, targets(2, 3), GALLERY)
         (gradient,) = torch.autograd.grad((value - plain).sum(), z)
         # `fall` is what QA+ climbs down for the kept item.
-        (slope,) = torch.autograd.grad(Query("up").value(z, {"index": torch.tensor([[3]])}, GALLERY).sum(), z)
+        (slope,) = torch.autograd.grad(Query("up").value(z, targets(3, 3), GALLERY).sum(), z)
         torch.testing.assert_close(gradient, balance * slope, rtol=1e-5, atol=1e-9)
 
 

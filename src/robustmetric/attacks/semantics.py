@@ -12,13 +12,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from robustmetric.attacks.base import Attack, Scores, Targets, check_direction
-from robustmetric.attacks.modes import Mode, check_mode
+from robustmetric.attacks.base import Attack, Scores, Targets, check_direction, to_gallery
+from robustmetric.attacks.modes import Mode, check_mode, left_out
 from robustmetric.attacks.objectives import promotion
 from robustmetric.attacks.order import Order
 from robustmetric.attacks.query import Query, rank_in_list
 from robustmetric.errors import InputError
-from robustmetric.numerics.distances import nearest, pairwise
+from robustmetric.numerics.distances import nearest
 from robustmetric.types import Batch, Embeddings, Gallery
 
 MOST = 1e9
@@ -64,10 +64,10 @@ class SemanticsPreserving(ABC):
             )
         _, kept = nearest(clean, gallery.embeddings, k=self.kept, exclude=but)
         share = torch.full_like(clean[:, 0], 1 / len(batch))
-        return {**targets, "kept": kept, "share": share}
+        return {**targets, "kept": kept, "share": share, "exclude": left_out(batch, self.mode)}
 
     def value(self, z: Embeddings, targets: Targets, gallery: Gallery) -> Float[Tensor, " batch"]:
-        distances = pairwise(z, gallery.embeddings)
+        distances = to_gallery(z, gallery, targets["exclude"])
         fall = -promotion(distances.gather(1, targets["kept"]), distances[:, None])
         # Rows that no longer move have nothing fallen, so that shares of the whole batch add up to its mean.
         felt = fall if self.mode == "fixed" else (targets["share"] * fall).sum()
@@ -76,7 +76,7 @@ class SemanticsPreserving(ABC):
 
     def score(self, z: Embeddings, targets: Targets, batch: Batch, gallery: Gallery) -> Scores:
         scores = self.attack.score(z, targets, batch, gallery)
-        kept = rank_in_list(pairwise(z, gallery.embeddings), targets["kept"], self.mode)
+        kept = rank_in_list(to_gallery(z, gallery, targets["exclude"]), targets["kept"], self.mode)
         name = next(iter(scores)).removesuffix(":tau")
         return {**{f"SP{key}": values for key, values in scores.items()}, f"SP{name}:G": kept}
 
