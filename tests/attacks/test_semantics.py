@@ -92,6 +92,41 @@ def test_the_balance_is_each_querys_own_and_that_of_the_batch_in_compat() -> Non
         assert attack.value(z[:1], alone, GALLERY).item() == pytest.approx(value[0].item())
 
 
+@pytest.mark.parametrize(("items", "mode"), [(2, "compat"), (2, "fixed"), (3, "compat")])
+def test_the_balance_of_two_items_is_that_of_the_clean_images_in_compat(items: int, mode: str) -> None:
+    # 0 deg: 20 and 50 change places and 90 is kept; 180: 90 and 50, and 20.
+    batch, z = queries([0, 180], [0, 2], [0, 4]), at(10, 175)
+    attack = SemanticsPreservingOrder(items=items, pool=0.4, kept=1, strictness=3.0, mode=mode)
+    chosen = attack.choose(batch.inputs, batch, GALLERY, seeded(0))
+    assert ("balance" in chosen) == (items == 2 and mode == "compat")
+    kept = Query("up", mode=mode)
+    seen = {"index": chosen["kept"], "exclude": chosen["exclude"]}
+    before, now = (-kept.value(at_, seen, GALLERY) for at_ in (batch.inputs, z))
+    if items == 2 and mode == "compat":
+        assert chosen["kept"].tolist() == [[3], [1]]
+        # Before 90, seen from 0: itself, 20 and 50; before 20, seen from 180: itself, 90 and 50.
+        first = (3 * chord(90) - chord(20) - chord(50)) / 5
+        second = (3 * chord(160) - chord(90) - chord(130)) / 5
+        assert before.tolist() == pytest.approx([first, second])
+        felt = torch.full((2,), (first + second) / 2, dtype=torch.float64)
+    else:
+        felt = now if mode == "fixed" else now.mean().expand(2)
+    goal = Order(items=items).value(z, chosen, GALLERY)
+    expected = goal - (3 * felt).exp() * now
+    torch.testing.assert_close(attack.value(z, chosen, GALLERY), expected)
+    assert not torch.allclose(before, now, atol=0.01), "or there is nothing to tell apart"
+    # A row alone climbs what it climbed among others, once all are taken from one batch.
+    alone = {key: rows[:1] for key, rows in chosen.items()}
+    if "balance" in chosen:
+        assert attack.value(z[:1], alone, GALLERY).item() == pytest.approx(expected[0].item())
+
+
+def test_a_held_balance_stops_growing_too() -> None:
+    batch = queries([0, 180], [0, 2], [0, 4])
+    attack = SemanticsPreservingOrder(pool=0.4, kept=1, mode="compat")
+    assert attack.choose(batch.inputs, batch, GALLERY, seeded(0))["balance"].tolist() == [1e9, 1e9]
+
+
 def test_scores_are_those_of_the_attack_and_the_rank_of_the_kept() -> None:
     batch = queries([10], [0])
     scores = SemanticsPreservingQuery("up").score(at(10), targets(2, 3), batch, GALLERY)
