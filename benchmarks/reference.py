@@ -4,8 +4,8 @@ Written from the definitions of Zhou & Patel 2022 (CVPR), to be read, and to giv
 (tests/test_reference.py). It spends time where published code does: fp32 eager; weight gradients in every attack step,
 which are then thrown away; two optimiser objects per attack step; `.item()` per attack step; a Python loop over anchors
 in every miner and over samples in every rank loss; masks rebuilt per step; a gallery embedded anew for each attack.
-Targets and scores are those of the package's `fixed` mode: a query never finds itself, ties count half, and an item in
-a list does not count against itself.
+Targets and scores are those of the package's `fixed` mode: a query never finds itself, ties count half, and an item
+counts neither against itself nor against its own clean copy.
 """
 
 from collections.abc import Callable
@@ -301,20 +301,34 @@ def hardness(a: Embeddings, p: Embeddings, n: Embeddings) -> Float[Tensor, " bat
 def candidate_loss(z: Embeddings, targets: Tensor, batch: Batch, gallery: Gallery, up: bool) -> Tensor:
     """Mean hinge between a candidate and the gallery, in the lists of its queries."""
     losses = []
-    for i in range(len(z)):
-        queries = gallery.embeddings[targets[i]]
-        lists = torch.cdist(queries, gallery.embeddings)
-        gap = distance(queries, z[i])[:, None] - lists
+    for i, (queries, own) in enumerate(zip(targets.tolist(), batch.index.tolist(), strict=True)):
+        lists = candidate_lists(queries, own, gallery)
+        gap = distance(gallery.embeddings[queries], z[i])[:, None] - lists
         losses.append((gap if up else -gap).clamp(min=0).mean())
     return torch.stack(losses)
 
 
-def query_loss(z: Embeddings, targets: Tensor, batch: Batch, gallery: Gallery, up: bool) -> Tensor:
-    """Mean hinge between the chosen items and the gallery, in the query's own list."""
+def candidate_lists(queries: list[int], candidate: int, gallery: Gallery) -> Float[Tensor, "queries items"]:
+    """What each query finds besides itself and the candidate's clean copy (-1: it has none)."""
+    lists = torch.cdist(gallery.embeddings[queries], gallery.embeddings)
+    return torch.stack([without(row, query, candidate) for row, query in zip(lists, queries, strict=True)])
+
+
+def without(items: Float[Tensor, " items"], *places: int) -> Float[Tensor, " fewer"]:
+    """The items but those at these places, -1 for none."""
+    for place in sorted({place for place in places if place >= 0}, reverse=True):
+        items = torch.cat([items[:place], items[place + 1 :]])
+    return items
+
+
+def query_loss(
+    z: Embeddings, targets: Tensor, batch: Batch, gallery: Gallery, up: bool, keep_own: bool = False
+) -> Tensor:
+    """Mean hinge between the chosen items and the gallery, in the query's own list, itself left out but in GTT."""
     losses = []
-    for i in range(len(z)):
+    for i, own in enumerate(batch.index.tolist()):
         own_list = torch.cdist(z[i : i + 1], gallery.embeddings)[0]
-        gap = own_list[targets[i]][:, None] - own_list[None]
+        gap = own_list[targets[i]][:, None] - (own_list if keep_own else without(own_list, own))[None]
         losses.append((gap if up else -gap).clamp(min=0).mean())
     return torch.stack(losses)
 
@@ -354,7 +368,7 @@ LOSSES: dict[str, Loss] = {
     "ES": shift_loss,
     "LTM": misrank_loss,
     "GTM": approach_loss,
-    "GTT": partial(query_loss, up=False),
+    "GTT": partial(query_loss, up=False, keep_own=True),
     "TMA": mismatch_loss,
 }
 
@@ -368,7 +382,8 @@ def choose(name: str, clean: Embeddings, batch: Batch, gallery: Gallery, rng: np
     chosen = []
     for i in range(len(clean)):
         if name in ("CA+", "QA+", "TMA"):
-            chosen.append(int(rng.integers(len(gallery))))
+            others = torch.where(everything(gallery.labels) != batch.index[i])[0]
+            chosen.append(one_of(rng, others))
             continue
         order = ranking(clean[i], gallery, leave_out=int(batch.index[i].item()))
         if name in ("CA-", "QA-"):
@@ -410,11 +425,11 @@ def score(
     found = []
     for i in range(len(z)):
         if name in ("CA+", "CA-"):
-            queries = gallery.embeddings[targets[i]]
-            found.append(percentile(distance(queries, z[i]), torch.cdist(queries, gallery.embeddings)))
+            lists = candidate_lists(targets[i].tolist(), int(batch.index[i].item()), gallery)
+            found.append(percentile(distance(gallery.embeddings[targets[i]], z[i]), lists))
         elif name in ("QA+", "QA-"):
             own_list = torch.cdist(z[i : i + 1], gallery.embeddings)[0]
-            others = [torch.cat([own_list[:item], own_list[item + 1 :]]) for item in targets[i].tolist()]
+            others = [without(own_list, item, int(batch.index[i].item())) for item in targets[i].tolist()]
             found.append(percentile(own_list[targets[i]], torch.stack(others)))
         else:
             order = ranking(z[i], gallery, leave_out=int(batch.index[i].item()))

@@ -49,6 +49,18 @@ def test_a_gap_of_exactly_the_tolerance_is_a_tie() -> None:
     assert percentile(chosen, torch.zeros(1, 1, 1, dtype=torch.float64)).item() == pytest.approx(50)
 
 
+def test_items_infinitely_far_are_no_part_of_the_list() -> None:
+    # 4 in (1, -, 4, 8): one of three is closer, one level; listed itself: one of two others.
+    others = torch.tensor([[[1.0, torch.inf, 4.0, 8.0]]])
+    assert percentile(torch.tensor([[4.0]]), others).item() == pytest.approx(50)
+    assert percentile(torch.tensor([[4.0]]), others, is_listed=True).item() == pytest.approx(50)
+    # Each list has a length of its own: 4 in (1, 4, 8) and in (8): one and a half of three, none of one.
+    lists = torch.tensor([[[1.0, torch.inf, 4.0, 8.0], [torch.inf, torch.inf, torch.inf, 8.0]]])
+    assert percentile(torch.tensor([[4.0, 4.0]]), lists).item() == pytest.approx(25)
+    # Nothing is left: nobody is before it.
+    assert percentile(torch.tensor([[4.0]]), torch.full((1, 1, 2), torch.inf)).item() == 0
+
+
 def test_to_gallery_measures_all_and_removes_the_excluded() -> None:
     z = at(0, 0)
     plain = to_gallery(z, GALLERY)
@@ -73,6 +85,23 @@ def test_draw_is_uniform_over_all_items() -> None:
     assert drawn.shape == (2000, 2)
     shares = torch.bincount(drawn.flatten(), minlength=3) / 4000
     assert shares.tolist() == pytest.approx([1 / 3] * 3, abs=0.03)
+
+
+def test_draw_is_uniform_over_the_others_and_the_same_where_the_excluded_was_not_drawn() -> None:
+    exclude = torch.tensor([0, 1, 2, -1]).repeat(1000)
+    every = draw(3, 4000, 2, torch.device("cpu"), seeded(0))
+    drawn = draw(3, 4000, 2, torch.device("cpu"), seeded(0), exclude=exclude)
+    for place, expected in [(0, [0, 0.5, 0.5]), (1, [0.5, 0, 0.5]), (2, [0.5, 0.5, 0]), (-1, [1 / 3] * 3)]:
+        shares = torch.bincount(drawn[exclude == place].flatten(), minlength=3) / 2000
+        assert shares.tolist() == pytest.approx(expected, abs=0.04)
+    untouched = every != exclude[:, None]
+    assert torch.equal(drawn[untouched], every[untouched])
+
+
+def test_a_gallery_of_the_excluded_item_alone_has_nothing_to_draw() -> None:
+    with pytest.raises(InputError, match="gallery of 1 item, the query itself; expected at least 2"):
+        draw(1, 2, 1, torch.device("cpu"), seeded(0), exclude=torch.tensor([-1, 0]))
+    assert draw(1, 2, 1, torch.device("cpu"), seeded(0), exclude=torch.tensor([-1, -1])).tolist() == [[0], [0]]
 
 
 def test_draw_near_takes_the_nearest_share_without_the_item_itself() -> None:

@@ -1,11 +1,15 @@
 """CA+ and CA-: where an item stands in the lists of queries it does not choose, or of its neighbours."""
 
+from math import inf as INFINITY
+
 import pytest
 import torch
 from circle import at, chord, gallery, queries, seeded, slope
 
+from robustmetric.attacks.base import Targets
 from robustmetric.attacks.candidate import Candidate
 from robustmetric.errors import InputError
+from robustmetric.types import Batch
 
 DEGREES = [0, 20, 50, 90, 180]
 GALLERY = gallery(DEGREES, [0, 0, 1, 1, 2])
@@ -25,6 +29,11 @@ def test_up_draws_any_items_as_queries() -> None:
     batch = queries([0] * 500, [0] * 500, [0] * 500)
     targets = Candidate("up", queries=2).choose(batch.inputs, batch, GALLERY, seeded(0))
     assert targets["index"].shape == (500, 2)
+    assert set(targets["index"].flatten().tolist()) == {1, 2, 3, 4}, "but the candidate itself"
+    compat = Candidate("up", mode="compat").choose(batch.inputs, batch, GALLERY, seeded(0))
+    assert set(compat["index"].flatten().tolist()) == {0, 1, 2, 3, 4}
+    strangers = queries([0] * 500, [0] * 500)
+    targets = Candidate("up").choose(strangers.inputs, strangers, GALLERY, seeded(0))
     assert set(targets["index"].flatten().tolist()) == {0, 1, 2, 3, 4}
 
 
@@ -36,13 +45,56 @@ def test_down_draws_near_neighbours_but_never_the_candidate_itself() -> None:
 
 
 def test_targets_hold_the_queries_and_their_lists() -> None:
-    batch = queries([0, 90], [0, 1], [0, 3])
-    targets = Candidate("down", queries=2, pool=0.4).choose(batch.inputs, batch, GALLERY, seeded(0))
-    torch.testing.assert_close(targets["queries"], GALLERY.embeddings[targets["index"]])
-    for row in range(2):
-        for place in range(2):
-            start = DEGREES[targets["index"][row, place]]
-            assert targets["lists"][row, place].tolist() == pytest.approx([chord(start - t) for t in DEGREES])
+    batch = queries([0, 90, 10], [0, 1, 0], [0, 3, -1])
+    for mode in ("fixed", "compat"):
+        attack = Candidate("down", queries=2, pool=0.4, mode=mode)
+        targets = attack.choose(batch.inputs, batch, GALLERY, seeded(0))
+        torch.testing.assert_close(targets["queries"], GALLERY.embeddings[targets["index"]])
+        for row in range(3):
+            for query, found in zip(targets["index"][row].tolist(), targets["lists"][row].tolist(), strict=True):
+                # In fixed the query itself is no part of its list, nor is the candidate's clean copy.
+                left_out = (query, batch.index[row].item()) if mode == "fixed" else ()
+                away = [chord(DEGREES[query] - t) if j not in left_out else INFINITY for j, t in enumerate(DEGREES)]
+                assert found == pytest.approx(away)
+
+
+def test_a_candidate_on_its_query_is_first_of_three() -> None:
+    # Candidate 4 (180 deg) in the list of the query at 20: the others are 0, 50 and 90.
+    batch, z = queries([180], [2], [4]), at(20).requires_grad_()
+    found = {}
+    for mode in ("fixed", "compat"):
+        attack = Candidate("up", mode=mode)
+        targets = aimed(attack, 1, batch)
+        found[mode] = attack.score(z.detach(), targets, batch, GALLERY)["CA+"].item()
+        assert attack.value(z, targets, GALLERY).item() == 0
+        # One degree off it is first all the same, and in fixed there is nothing left to gain.
+        off = at(21).requires_grad_()
+        moves = slope(attack.value(off, targets, GALLERY), off).item()
+        assert moves == 0 if mode == "fixed" else moves < 0
+    assert found == {"fixed": 0, "compat": 0}
+
+
+def test_an_unattacked_nearest_neighbour_is_first() -> None:
+    # Candidate 1 (20 deg) is the nearest of 0 deg; behind it 50, 90 and 180. Compat has 0 deg itself before it.
+    batch = queries([20], [0], [1])
+    for mode, degrees, rank in (("fixed", 20, 0), ("fixed", 19, 0), ("compat", 19, 20)):
+        attack = Candidate("down", mode=mode)
+        assert attack.score(at(degrees), aimed(attack, 0, batch), batch, GALLERY)["CA-"].item() == pytest.approx(rank)
+    # From 60 deg it is behind 50, of three; to go are 90 and 180.
+    targets = aimed(Candidate("down"), 0, batch)
+    assert Candidate("down").score(at(60), targets, batch, GALLERY)["CA-"].item() == pytest.approx(100 / 3)
+    expected = -((chord(90) - chord(60)) + (chord(180) - chord(60))) / 3
+    assert Candidate("down").value(at(60), targets, GALLERY).item() == pytest.approx(expected)
+    # A candidate that is in no gallery has the query alone left out.
+    stranger = queries([60], [0])
+    targets = aimed(Candidate("down", pool=1.0), 0, stranger)
+    assert Candidate("down").score(at(60), targets, stranger, GALLERY)["CA-"].item() == pytest.approx(50)
+
+
+def aimed(attack: Candidate, query: int, batch: Batch) -> Targets:
+    """The attack's own targets of a seed that draws this query."""
+    drawn = (attack.choose(batch.inputs, batch, GALLERY, seeded(seed)) for seed in range(100))
+    return next(targets for targets in drawn if targets["index"].tolist() == [[query]])
 
 
 def test_up_value_by_hand_and_its_direction() -> None:

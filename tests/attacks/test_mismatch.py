@@ -20,6 +20,12 @@ def test_any_item_may_be_the_target() -> None:
     assert torch.equal(targets["target"], GALLERY.embeddings[targets["index"]])
 
 
+def test_the_query_itself_is_no_target_but_in_compat() -> None:
+    batch = queries([0] * 300, [0] * 300, [0] * 300)
+    for attack, others in ((ATTACK, {1, 2, 3, 4}), (TargetedMismatch(mode="compat"), {0, 1, 2, 3, 4})):
+        assert set(attack.choose(batch.inputs, batch, GALLERY, seeded(0))["index"].tolist()) == others
+
+
 def test_value_and_score_are_the_cosine() -> None:
     z = at(30).requires_grad_()
     targets = {"target": at(90)}

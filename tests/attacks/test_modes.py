@@ -66,7 +66,7 @@ def test_ranks_count_the_items_strictly_closer_of_all() -> None:
 
 def test_rank_of_an_item_in_the_list_of_the_query() -> None:
     # From 10 deg the items at 0 and 20 are nearer than the one at 50: two of the four others, two of all five.
-    target = {"index": torch.tensor([[2]])}
+    target = {"index": torch.tensor([[2]]), "exclude": torch.tensor([-1])}
     batch = queries([10], [0])
     assert Query("up").score(at(10), target, batch, GALLERY)["QA+"].item() == pytest.approx(50)
     assert Query("up", mode="compat").score(at(10), target, batch, GALLERY)["QA+"].item() == pytest.approx(40)

@@ -81,6 +81,20 @@ def test_each_chosen_item_may_have_a_list_of_its_own() -> None:
     assert demotion(chosen, lists).item() == pytest.approx(-(2 + 6) / 6)
 
 
+def test_items_infinitely_far_are_no_part_of_the_list() -> None:
+    chosen = torch.tensor([[2.0, 3.0]], requires_grad=True)
+    # 2 in (1, -, 4) and 3 in (-, 2, -): 1 and 1 before them, 2 and 0 to go, of lists of two and of one.
+    lists = torch.tensor([[[1.0, INFINITY, 4.0], [INFINITY, 2.0, INFINITY]]], requires_grad=True)
+    for objective, expected in ((promotion, -(1 / 2 + 1) / 2), (demotion, -(2 / 2 + 0) / 2)):
+        value = objective(chosen, lists)
+        assert value.item() == pytest.approx(expected)
+        gradients = torch.autograd.grad(value.sum(), (chosen, lists))
+        assert all(gradient.isfinite().all() for gradient in gradients)
+        assert (gradients[1][lists.isinf()] == 0).all()
+        # Of nobody but itself it is first and last.
+        assert objective(chosen, torch.full((1, 1, 3), INFINITY)).item() == 0
+
+
 def test_gradients_bring_the_chosen_nearer_or_farther() -> None:
     chosen = torch.tensor([[2.0]], requires_grad=True)
     (up,) = torch.autograd.grad(promotion(chosen, OTHERS).sum(), chosen)

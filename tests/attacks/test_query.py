@@ -9,13 +9,16 @@ from robustmetric.errors import InputError
 
 DEGREES = [0, 20, 50, 90, 180]
 GALLERY = gallery(DEGREES, [0, 0, 1, 1, 2])
-ITEM_50 = {"index": torch.tensor([[2]])}
+NOBODY = torch.tensor([-1])
+ITEM_50 = {"index": torch.tensor([[2]]), "exclude": NOBODY}
 
 
 def test_up_draws_any_items() -> None:
     batch = queries([0] * 500, [0] * 500, [0] * 500)
     index = Query("up", candidates=2).choose(batch.inputs, batch, GALLERY, seeded(0))["index"]
-    assert index.shape == (500, 2) and set(index.flatten().tolist()) == {0, 1, 2, 3, 4}
+    assert index.shape == (500, 2) and set(index.flatten().tolist()) == {1, 2, 3, 4}, "but the query itself"
+    compat = Query("up", mode="compat").choose(batch.inputs, batch, GALLERY, seeded(0))
+    assert set(compat["index"].flatten().tolist()) == {0, 1, 2, 3, 4}
 
 
 def test_down_draws_near_neighbours_but_never_the_query_itself() -> None:
@@ -47,9 +50,26 @@ def test_score_is_the_mean_rank_in_percent() -> None:
     assert Query("up").score(at(10), ITEM_50, batch, GALLERY)["QA+"].item() == pytest.approx(50)
     assert Query("up").score(at(60), ITEM_50, batch, GALLERY)["QA+"].item() == 0
     # From 50 none of the others is nearer: 0. Together with the item at 180 (all four nearer, 100): 50.
-    both = {"index": torch.tensor([[2, 4]])}
+    both = {"index": torch.tensor([[2, 4]]), "exclude": NOBODY}
     assert Query("down").score(at(50), ITEM_50, batch, GALLERY)["QA-"].item() == 0
     assert Query("down", candidates=2).score(at(50), both, batch, GALLERY)["QA-"].item() == pytest.approx(50)
+
+
+def test_the_query_is_no_part_of_its_own_list() -> None:
+    # The query is item 0. From 10 deg, before the item at 50: 20, and in compat 0 deg too.
+    batch = queries([0], [0], [0])
+    hinge = chord(40) - chord(10)
+    for mode, rank, value in (("fixed", 100 / 3, -hinge / 4), ("compat", 40, -2 * hinge / 5)):
+        attack = Query("up", mode=mode)
+        targets = {**attack.choose(at(0), batch, GALLERY, seeded(0)), "index": torch.tensor([[2]])}
+        assert attack.score(at(10), targets, batch, GALLERY)["QA+"].item() == pytest.approx(rank)
+        assert attack.value(at(10), targets, GALLERY).item() == pytest.approx(value)
+    # Down: from 30 deg (20 to the item), 90 and 180 are still to go, and in compat 0 deg.
+    away = chord(60) + chord(150) - 2 * chord(20)
+    for mode, value in (("fixed", -away / 4), ("compat", -(away + chord(30) - chord(20)) / 5)):
+        attack = Query("down", mode=mode)
+        targets = {**attack.choose(at(0), batch, GALLERY, seeded(0)), "index": torch.tensor([[2]])}
+        assert attack.value(at(30), targets, GALLERY).item() == pytest.approx(value)
 
 
 def test_settings_without_meaning_are_refused() -> None:

@@ -41,8 +41,8 @@ BOUNDED = Ball(0.3, bounds=(-2.0, 2.0))
 
 
 def values(attack: RankOnly, degrees: float, items: Gallery = GALLERY, **targets: Tensor) -> float:
-    """The value at a place on the circle."""
-    return attack.value(at(degrees), targets, items).item()
+    """The value at a place on the circle, of a query that is not in the gallery unless told."""
+    return attack.value(at(degrees), {"exclude": torch.tensor([-1]), **targets}, items).item()
 
 
 def test_items_on_their_way_up_or_down_by_hand() -> None:
@@ -56,14 +56,18 @@ def test_items_on_their_way_up_or_down_by_hand() -> None:
         assert values(RankOnly(TopOneTranslocation()), degrees, index=index) == pytest.approx(rank - 100)
         for attack in (TargetedMismatch(), TopOneMisranking()):
             assert values(RankOnly(attack), degrees, index=index[0]) == pytest.approx(-rank)
+    # Where the query is the item at 20, this is no part of its list: 50 is first from 30 too, and second of 0, 50, 90
+    # and 180 from 0 deg.
+    for degrees, rank in {40: 0, 30: 0, 0: 100 / 3, 130: 200 / 3}.items():
+        assert values(RankOnly(Query("up")), degrees, index=index, exclude=torch.tensor([1])) == pytest.approx(-rank)
 
 
 def test_the_first_item_of_the_own_class_by_hand() -> None:
     same = torch.tensor([[True, True, False, False, False]])
     attack = RankOnly(EmbeddingShift())
     # The query is item 0 (label 0), so its class is the item at 20. From 10 it is first; from 40 behind 50; from 80
-    # behind 90 and 50; from 180 behind 180, 90 and 50. The places count of four: 0, 25, 50, 75.
-    for degrees, rank in {10: 0, 40: 25, 80: 50, 180: 75}.items():
+    # behind 90 and 50; from 180 behind 180, 90 and 50: all of the three others.
+    for degrees, rank in {10: 0, 40: 100 / 3, 80: 200 / 3, 180: 100}.items():
         found = values(attack, degrees, same=same, exclude=torch.tensor([0]))
         assert found == pytest.approx(rank - 100)
     # Not in the gallery itself, its class begins at 0: from 10 and 5 first.
@@ -84,10 +88,11 @@ def test_the_candidate_in_the_lists_of_its_queries_by_hand() -> None:
     query = targets["index"][0, 0].item()
     angles = [0, 20, 50, 90, 180]
     for degrees in (3.0, 33.0, 101.0):
-        closer = sum(abs(angles[query] - item) < abs(angles[query] - degrees) for item in angles)
-        assert attack.value(at(degrees), targets, GALLERY).item() == pytest.approx(-100 * closer / 5)
+        others = [item for item in angles if item not in (90, angles[query])]
+        closer = sum(abs(angles[query] - item) < abs(angles[query] - degrees) for item in others)
+        assert attack.value(at(degrees), targets, GALLERY).item() == pytest.approx(-100 * closer / 3)
         down = RankOnly(Candidate("down")).value(at(degrees), targets, GALLERY).item()
-        assert down == pytest.approx(100 * closer / 5 - 100)
+        assert down == pytest.approx(100 * closer / 3 - 100)
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=repr)

@@ -1,6 +1,7 @@
 """SPQA and SPFOA: the attack's own goal, and the top of the list kept."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,11 +19,12 @@ DEGREES = [0, 20, 50, 90, 180]
 GALLERY = gallery(DEGREES, [0, 0, 1, 1, 2])
 
 
-def targets(index: int, kept: int, rows: int = 1) -> dict[str, torch.Tensor]:
+def targets(index: int, kept: int, rows: int = 1, own: int = -1) -> dict[str, torch.Tensor]:
     return {
         "index": torch.full((rows, 1), index),
         "kept": torch.full((rows, 1), kept),
         "share": torch.full((rows,), 1 / rows, dtype=torch.float64),
+        "exclude": torch.full((rows,), own),
     }
 
 
@@ -30,7 +32,7 @@ def test_kept_are_the_nearest_but_the_query_and_what_is_pushed_down() -> None:
     batch = queries([0] * 50, [0] * 50, [0] * 50)
     up = SemanticsPreservingQuery("up", kept=2).choose(batch.inputs, batch, GALLERY, seeded(0))
     # Up: 20 and 50, whichever item is chosen.
-    assert up["kept"].tolist() == [[1, 2]] * 50 and set(up["index"].flatten().tolist()) == {0, 1, 2, 3, 4}
+    assert up["kept"].tolist() == [[1, 2]] * 50 and set(up["index"].flatten().tolist()) == {1, 2, 3, 4}
     down = SemanticsPreservingQuery("down", pool=0.4, kept=2).choose(batch.inputs, batch, GALLERY, seeded(0))
     # Down: 20 or 50 is pushed away, and the other is kept with 90.
     expected = {1: [2, 3], 2: [1, 3]}
@@ -49,6 +51,21 @@ def test_value_by_hand() -> None:
     assert value.item() == pytest.approx(goal - math.exp(3 * fall) * fall)
 
 
+def test_the_query_is_no_part_of_its_own_list() -> None:
+    # As above, but the query is item 0: behind 20 alone the chosen, behind 20 and 50 the kept, of four items.
+    goal = -(chord(40) - chord(10)) / 4
+    fall = ((chord(80) - chord(10)) + chord(80) - chord(40)) / 4
+    own, batch = targets(2, 3, own=0), queries([10], [0], [0])
+    attack = SemanticsPreservingQuery("up", strictness=3.0)
+    assert attack.value(at(10), own, GALLERY).item() == pytest.approx(goal - math.exp(3 * fall) * fall)
+    scores = attack.score(at(10), own, batch, GALLERY)
+    assert {name: row.item() for name, row in scores.items()} == pytest.approx({"SPQA+": 100 / 3, "SPQA+:G": 200 / 3})
+    for made in (SemanticsPreservingQuery("up", kept=1), SemanticsPreservingOrder(kept=1)):
+        for mode, place in (("fixed", 0), ("compat", -1)):
+            chosen = replace(made, mode=mode).choose(at(0), queries([0], [0], [0]), GALLERY, seeded(0))
+            assert chosen["exclude"].tolist() == [place]
+
+
 def test_the_balance_stops_growing_and_has_no_gradient() -> None:
     fall = (2 * (chord(80) - chord(10)) + chord(80) - chord(40)) / 5
     z = at(10).requires_grad_()
@@ -57,7 +74,7 @@ def test_the_balance_stops_growing_and_has_no_gradient() -> None:
         plain = Query("up").value(z, targets(2, 3), GALLERY)
         (gradient,) = torch.autograd.grad((value - plain).sum(), z)
         # `fall` is what QA+ climbs down for the kept item.
-        (slope,) = torch.autograd.grad(Query("up").value(z, {"index": torch.tensor([[3]])}, GALLERY).sum(), z)
+        (slope,) = torch.autograd.grad(Query("up").value(z, targets(3, 3), GALLERY).sum(), z)
         torch.testing.assert_close(gradient, balance * slope, rtol=1e-5, atol=1e-9)
 
 
@@ -73,6 +90,41 @@ def test_the_balance_is_each_querys_own_and_that_of_the_batch_in_compat() -> Non
         # When the second row has left the climb, the first one's value stays what it was.
         alone = {key: rows[:1] for key, rows in targets(2, 3, rows=2).items()}
         assert attack.value(z[:1], alone, GALLERY).item() == pytest.approx(value[0].item())
+
+
+@pytest.mark.parametrize(("items", "mode"), [(2, "compat"), (2, "fixed"), (3, "compat")])
+def test_the_balance_of_two_items_is_that_of_the_clean_images_in_compat(items: int, mode: str) -> None:
+    # 0 deg: 20 and 50 change places and 90 is kept; 180: 90 and 50, and 20.
+    batch, z = queries([0, 180], [0, 2], [0, 4]), at(10, 175)
+    attack = SemanticsPreservingOrder(items=items, pool=0.4, kept=1, strictness=3.0, mode=mode)
+    chosen = attack.choose(batch.inputs, batch, GALLERY, seeded(0))
+    assert ("balance" in chosen) == (items == 2 and mode == "compat")
+    kept = Query("up", mode=mode)
+    seen = {"index": chosen["kept"], "exclude": chosen["exclude"]}
+    before, now = (-kept.value(at_, seen, GALLERY) for at_ in (batch.inputs, z))
+    if items == 2 and mode == "compat":
+        assert chosen["kept"].tolist() == [[3], [1]]
+        # Before 90, seen from 0: itself, 20 and 50; before 20, seen from 180: itself, 90 and 50.
+        first = (3 * chord(90) - chord(20) - chord(50)) / 5
+        second = (3 * chord(160) - chord(90) - chord(130)) / 5
+        assert before.tolist() == pytest.approx([first, second])
+        felt = torch.full((2,), (first + second) / 2, dtype=torch.float64)
+    else:
+        felt = now if mode == "fixed" else now.mean().expand(2)
+    goal = Order(items=items).value(z, chosen, GALLERY)
+    expected = goal - (3 * felt).exp() * now
+    torch.testing.assert_close(attack.value(z, chosen, GALLERY), expected)
+    assert not torch.allclose(before, now, atol=0.01), "or there is nothing to tell apart"
+    # A row alone climbs what it climbed among others, once all are taken from one batch.
+    alone = {key: rows[:1] for key, rows in chosen.items()}
+    if "balance" in chosen:
+        assert attack.value(z[:1], alone, GALLERY).item() == pytest.approx(expected[0].item())
+
+
+def test_a_held_balance_stops_growing_too() -> None:
+    batch = queries([0, 180], [0, 2], [0, 4])
+    attack = SemanticsPreservingOrder(pool=0.4, kept=1, mode="compat")
+    assert attack.choose(batch.inputs, batch, GALLERY, seeded(0))["balance"].tolist() == [1e9, 1e9]
 
 
 def test_scores_are_those_of_the_attack_and_the_rank_of_the_kept() -> None:

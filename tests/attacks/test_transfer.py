@@ -102,9 +102,7 @@ def test_the_surrogate_sees_the_items_that_the_target_chose() -> None:
     index = TargetedMismatch().choose(BATCH.inputs, BATCH, GALLERY, seeded(3))["index"]
     wanted = source.gallery.embeddings[index]
     before, after = (paired(source.model(x), wanted) for x in (BATCH.inputs, outcome.inputs))
-    # A query drawn as its own target stands on it, and a signed step leads away.
-    others = index != BATCH.index
-    assert others.sum() == 2 and (after < before - 0.1)[others].all()
+    assert (index != BATCH.index).all() and (after < before - 0.05).all()
 
 
 def test_embedding_shift_leaves_the_surrogates_own_embedding() -> None:

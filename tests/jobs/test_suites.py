@@ -1,12 +1,18 @@
 """A suite's file to its trials: every setting counts, or the file is at fault at a named place."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from commands import Command
+from robustmetric import records
+from robustmetric.attacks.rank_only import RankOnly
+from robustmetric.attacks.transfer import Transfer
 from robustmetric.errors import InputError
 from robustmetric.jobs.suites import load_suite
+from robustmetric.report.runs import read_runs
+from robustmetric.report.tables import summaries
 
 SUITE = "engine: {name: pgd, ball: {name: ball, radius: 0.1}, steps: 1, step_size: 0.1}\n"
 
@@ -87,3 +93,49 @@ def test_a_suite_at_fault_says_where(tmp_path: Path, command: Command, text: str
 def test_a_negative_radius_is_refused_for_a_whole_suite() -> None:
     with pytest.raises(InputError, match=r"radius -1\.0 is not a distance"):
         load_suite("demo", -1.0)
+
+
+@pytest.mark.parametrize("side", ["28", "224"])
+def test_transfer_is_the_white_box_suite_climbed_on_another_run(side: str) -> None:
+    with pytest.raises(InputError, match=r"every attack asks for a surrogate; name a run folder with --surrogate RUN"):
+        load_suite(f"transfer{side}")
+    moved, white = load_suite(f"transfer{side}", surrogate="runs/other"), load_suite(f"ers{side}")
+    assert [trial.label for trial in moved.trials] == [f"{trial.label} from other" for trial in white.trials]
+    assert [trial.engine for trial in moved.trials] == [trial.engine for trial in white.trials]
+    assert [trial.attack for trial in moved.trials] == [Transfer(trial.attack, "runs/other") for trial in white.trials]
+    assert [trial.mode for trial in moved.runs()] == ["fixed"] * 9 and all(trial.rounded for trial in moved.trials)
+
+
+@pytest.mark.parametrize("side", ["28", "224"])
+def test_ranks_alone_are_climbed_by_both_engines(side: str) -> None:
+    trials = {trial.label: trial for trial in load_suite(f"blackbox{side}").trials}
+    blind = {
+        engine: {
+            label.partition(" (")[0]: trial.attack
+            for label, trial in trials.items()
+            if label.endswith(f"({engine}, ranks)")
+        }
+        for engine in ("NES", "Square")
+    }
+    assert blind["NES"] == blind["Square"] and list(blind["NES"]) == ["CA+", "CA-", "QA+", "QA-", "LTM"]
+    assert all(isinstance(attack, RankOnly) for attack in blind["NES"].values())
+    assert trials["LTM (NES, ranks)"].engine == trials["LTM (NES)"].engine
+
+
+def test_each_source_of_transfer_has_its_own_ten_numbers_and_ers(
+    trained: Path, tmp_path: Path, command: Command
+) -> None:
+    for source in ("plain", "sibling"):
+        surrogate = shutil.copytree(trained, tmp_path / source)
+        words = ("evaluate", trained, "transfer28", "--queries", 6, "--radius", 0.1, "-o", tmp_path / "out")
+        assert command(*words, "--surrogate", surrogate).code == 0
+    found = {record.name: record for record in records.read(tmp_path / "out" / "results.jsonl")}
+    for source in ("plain", "sibling"):
+        total = found[f"ERS from {source}"]
+        assert len(total.settings["attacks"]) == 9 and "ERS" in total.intervals
+        assert total.scores["CA+"] == found[f"CA+ from {source}"].scores["CA+"]
+    # The same weights under another name: the same images.
+    assert found["ERS from plain"].scores == found["ERS from sibling"].scores
+    (table,) = summaries(read_runs([tmp_path / "out"]))
+    named = [table.quantity(column) for column in table.columns]
+    assert {"ERS from plain", "ERS from sibling", "CA+ from plain", "ES from plain ES:R"} <= set(named)

@@ -224,14 +224,15 @@ def recall_at_1(z: Embeddings, batch: Batch, gallery: Gallery) -> Float[Tensor, 
 def percentile(
     chosen: Float[Tensor, "batch chosen"], others: Float[Tensor, "batch #chosen items"], *, is_listed: bool = False
 ) -> Float[Tensor, " batch"]:
-    """Rank of the chosen distances among the others, in percent of the gallery, ties counted half.
+    """Rank of the chosen distances among the others, in percent of these, ties counted half.
 
-    `is_listed`: the others hold each chosen distance itself, which then does not count: first is 0, last is 100.
+    Items infinitely far are no part of the list. `is_listed`: the others hold each chosen distance itself, which then
+    does not count: first is 0, last is 100.
     """
     gap = chosen[..., None] - others
     closer = (gap > TIE).sum(dim=-1)
     level = (gap.abs() <= TIE).sum(dim=-1) - int(is_listed)
-    items = max(1, others.shape[-1] - int(is_listed))
+    items = (others.isfinite().sum(dim=-1) - int(is_listed)).clamp_min(1)
     return 100 * ((closer + level / 2) / items).mean(dim=1)
 
 
@@ -244,10 +245,23 @@ def check_direction(direction: str, count: int, what: str) -> None:
 
 
 def draw(
-    items: int, rows: int, width: int, device: torch.device, generator: torch.Generator | None
+    items: int,
+    rows: int,
+    width: int,
+    device: torch.device,
+    generator: torch.Generator | None,
+    exclude: Int[Tensor, " rows"] | None = None,
 ) -> Int[Tensor, "rows width"]:
-    """Indices drawn uniformly with replacement."""
-    return torch.randint(items, (rows, width), device=device, generator=generator)
+    """Indices drawn uniformly with replacement, per row from all items but the excluded one (-1: none)."""
+    drawn = torch.randint(items, (rows, width), device=device, generator=generator)
+    if exclude is None:
+        return drawn
+    if items == 1 and bool((exclude >= 0).any()):
+        raise InputError("no other item can be drawn from a gallery of 1 item, the query itself; expected at least 2")
+    # One of the others in its place: 1/n + 1/n 1/(n-1) = 1/(n-1) each, and whoever did not draw himself keeps his draw.
+    others = torch.randint(max(1, items - 1), (rows, width), device=device, generator=generator)
+    others += others >= exclude[:, None]
+    return torch.where(drawn == exclude[:, None], others, drawn)
 
 
 def draw_near(

@@ -15,9 +15,9 @@ from robustmetric.types import Batch, Embeddings, Gallery
 
 @dataclass(frozen=True)
 class TargetedMismatch:
-    """Maximise cos(z, t) for one random item t. Score: TMA, that cosine; a collapsed model scores high unattacked.
+    """Maximise cos(z, t) for one random other item t. Score: TMA, that cosine; collapsed models score high unattacked.
 
-    `compat` differs only in what all attacks share: the images are not rounded.
+    `compat`: t may be the query itself.
     """
 
     mode: Mode = field(default="fixed", repr=False)
@@ -28,7 +28,8 @@ class TargetedMismatch:
         check_mode(self.mode)
 
     def choose(self, clean: Embeddings, batch: Batch, gallery: Gallery, generator: torch.Generator | None) -> Targets:
-        index = draw(len(gallery), len(batch), 1, clean.device, generator)[:, 0]
+        exclude = batch.index if self.mode == "fixed" else None
+        index = draw(len(gallery), len(batch), 1, clean.device, generator, exclude)[:, 0]
         return {"index": index, "target": gallery.embeddings[index]}
 
     def value(self, z: Embeddings, targets: Targets, gallery: Gallery) -> Float[Tensor, " batch"]:

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from robustmetric.attacks.base import Scores, Targets, recall_at_1, to_gallery
-from robustmetric.attacks.modes import Mode, check_mode
+from robustmetric.attacks.modes import Mode, check_mode, left_out
 from robustmetric.attacks.objectives import misranking
 from robustmetric.types import Batch, Embeddings, Gallery
 
@@ -29,8 +29,7 @@ class LearnToMisrank:
         check_mode(self.mode)
 
     def choose(self, clean: Embeddings, batch: Batch, gallery: Gallery, generator: torch.Generator | None) -> Targets:
-        exclude = batch.index if self.mode == "fixed" else torch.full_like(batch.index, -1)
-        return {"same": gallery.labels[None] == batch.labels[:, None], "exclude": exclude}
+        return {"same": gallery.labels[None] == batch.labels[:, None], "exclude": left_out(batch, self.mode)}
 
     def value(self, z: Embeddings, targets: Targets, gallery: Gallery) -> Float[Tensor, " batch"]:
         return misranking(to_gallery(z, gallery, targets["exclude"]), targets["same"])

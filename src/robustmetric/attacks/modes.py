@@ -8,7 +8,7 @@ count the items that are strictly closer, images are not rounded, and a mean ove
 from typing import Literal, Protocol, get_args, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from robustmetric.errors import InputError
@@ -53,6 +53,11 @@ def guess_places(batch: Batch, clean: Embeddings, gallery: Gallery) -> Batch:
     """
     _, top = nearest(clean, gallery.embeddings, k=1)
     return Batch(batch.inputs, batch.labels, torch.where(batch.index >= 0, top[:, 0], batch.index))
+
+
+def left_out(batch: Batch, mode: Mode) -> Int[Tensor, " batch"]:
+    """The places that are no part of a list: each row's own in `fixed` (-1 where it has none), none in `compat`."""
+    return batch.index if mode == "fixed" else torch.full_like(batch.index, -1)
 
 
 def strict_percentile(

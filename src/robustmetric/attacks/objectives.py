@@ -56,16 +56,22 @@ def promotion(
 ) -> Float[Tensor, " batch"]:
     """CA+, QA+ (Zhou et al. 2020): -mean max(0, chosen - other), 0 once the chosen item ranks first.
 
-    `chosen` are the distances of the items to be moved up; `others` those of the whole gallery in the same list.
+    `chosen` are the distances of the items to be moved up; `others` those of the whole gallery in the same list, the
+    items that are no part of it infinitely far.
     """
-    return -(chosen[..., None] - others).relu().mean(dim=(1, 2))
+    return -_mean((chosen[..., None] - others).relu(), others)
 
 
 def demotion(
     chosen: Float[Tensor, "batch chosen"], others: Float[Tensor, "batch #chosen items"]
 ) -> Float[Tensor, " batch"]:
     """CA-, QA-, GTT: -mean max(0, other - chosen), 0 once the chosen item ranks last."""
-    return -(others - chosen[..., None]).relu().mean(dim=(1, 2))
+    return -_mean((others - chosen[..., None]).masked_fill_(others.isinf(), 0).relu(), others)
+
+
+def _mean(hinges: Float[Tensor, "batch chosen items"], others: Float[Tensor, "batch #chosen items"]) -> Tensor:
+    """Over the items that are in the list, and then over the chosen."""
+    return (hinges.sum(dim=2) / others.isfinite().sum(dim=2).clamp_min(1)).mean(dim=1)
 
 
 def ordering(distances: Float[Tensor, "batch items"]) -> Float[Tensor, " batch"]:

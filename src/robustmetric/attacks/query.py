@@ -7,10 +7,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from robustmetric.attacks.base import Scores, Targets, check_direction, draw, draw_near, percentile
-from robustmetric.attacks.modes import Mode, check_mode, strict_percentile
+from robustmetric.attacks.base import Scores, Targets, check_direction, draw, draw_near, percentile, to_gallery
+from robustmetric.attacks.modes import Mode, check_mode, left_out, strict_percentile
 from robustmetric.attacks.objectives import demotion, promotion
-from robustmetric.numerics.distances import pairwise
 from robustmetric.types import Batch, Embeddings, Gallery
 
 
@@ -18,8 +17,9 @@ from robustmetric.types import Batch, Embeddings, Gallery
 class Query:
     """Up: M random items should come first in the query's list. Down: M of its near neighbours should come last.
 
-    Score: QA+ or QA-, the mean percentile rank of those items among the others in the query's list (unattacked: about
-    50, about 1). `compat`: their rank is the share of all items, themselves among them, that is strictly closer.
+    The query itself is no part of its list. Score: QA+ or QA-, the mean percentile rank of those items among the others
+    in it (unattacked: about 50, about 1). `compat`: the query's own copy stays in its list and may be drawn, and a rank
+    is the share of all items, themselves among them, that is strictly closer.
     """
 
     direction: Literal["up", "down"]
@@ -36,17 +36,20 @@ class Query:
 
     def choose(self, clean: Embeddings, batch: Batch, gallery: Gallery, generator: torch.Generator | None) -> Targets:
         if self.direction == "up":
-            return {"index": draw(len(gallery), len(batch), self.candidates, clean.device, generator)}
-        return {"index": draw_near(clean, batch.index, gallery, self.pool, self.candidates, generator)}
+            exclude = batch.index if self.mode == "fixed" else None
+            index = draw(len(gallery), len(batch), self.candidates, clean.device, generator, exclude)
+        else:
+            index = draw_near(clean, batch.index, gallery, self.pool, self.candidates, generator)
+        return {"index": index, "exclude": left_out(batch, self.mode)}
 
     def value(self, z: Embeddings, targets: Targets, gallery: Gallery) -> Float[Tensor, " batch"]:
-        distances = pairwise(z, gallery.embeddings)
+        distances = to_gallery(z, gallery, targets["exclude"])
         objective = promotion if self.direction == "up" else demotion
         return objective(distances.gather(1, targets["index"]), distances[:, None])
 
     def score(self, z: Embeddings, targets: Targets, batch: Batch, gallery: Gallery) -> Scores:
         name = "QA+" if self.direction == "up" else "QA-"
-        return {name: rank_in_list(pairwise(z, gallery.embeddings), targets["index"], self.mode)}
+        return {name: rank_in_list(to_gallery(z, gallery, targets["exclude"]), targets["index"], self.mode)}
 
 
 def rank_in_list(

@@ -18,7 +18,6 @@ from robustmetric.attacks.query import Query
 from robustmetric.attacks.top1 import TopOneMisranking, TopOneTranslocation
 from robustmetric.attacks.transfer import check_fixed
 from robustmetric.errors import InputError
-from robustmetric.numerics.distances import pairwise
 from robustmetric.types import Batch, Embeddings, Gallery
 
 RankOf = Callable[[Embeddings, Targets, Gallery], Tensor]
@@ -46,9 +45,9 @@ class RankOnly:
         return self.attack.role
 
     def choose(self, clean: Embeddings, batch: Batch, gallery: Gallery, generator: torch.Generator | None) -> Targets:
-        targets = dict(self.attack.choose(clean, batch, gallery, generator))
+        targets = {**self.attack.choose(clean, batch, gallery, generator), "exclude": batch.index}
         if _goal(self.attack)[0] is _of_own_class:
-            targets |= {"same": gallery.labels[None] == batch.labels[:, None], "exclude": batch.index}
+            targets["same"] = gallery.labels[None] == batch.labels[:, None]
         return targets
 
     def value(self, z: Embeddings, targets: Targets, gallery: Gallery) -> Float[Tensor, " batch"]:
@@ -85,8 +84,8 @@ def _goal(attack: Attack) -> tuple[RankOf, Literal["up", "down"]]:
 
 
 def _of_items(z: Embeddings, targets: Targets, gallery: Gallery) -> Tensor:
-    """The mean rank of the chosen items in the query's list."""
-    distances = pairwise(z, gallery.embeddings)
+    """The mean rank of the chosen items in the query's list, itself left out."""
+    distances = to_gallery(z, gallery, targets["exclude"])
     return percentile(distances.gather(1, targets["index"].view(len(z), -1)), distances[:, None], is_listed=True)
 
 
@@ -99,4 +98,5 @@ def _of_own_class(z: Embeddings, targets: Targets, gallery: Gallery) -> Tensor:
     """The rank of the first item of the query's own class, itself left out; above 0, R@1 is lost."""
     distances = to_gallery(z, gallery, targets["exclude"])
     first = distances.masked_fill(~targets["same"], FAR).amin(dim=1, keepdim=True).clamp_max(FAR)
-    return percentile(first, distances[:, None], is_listed=True)
+    # Without such an item (a class of one) all others are before it: 100, and no more.
+    return percentile(first, distances[:, None], is_listed=True).clamp_max(100)

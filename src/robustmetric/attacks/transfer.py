@@ -7,11 +7,16 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+<<<<<<< HEAD
 from robustmetric.attacks.base import BUDGET, Attack, Engine, Outcome, Scores, Targets, aims_of, joined, run
+=======
+from robustmetric.attacks.base import BUDGET, Attack, Engine, Outcome, Scores, Targets, joined, run
+from robustmetric.attacks.candidate import lists_of
+>>>>>>> rank
 from robustmetric.attacks.modes import mode_of
 from robustmetric.attacks.objectives import nudged
 from robustmetric.errors import InputError
-from robustmetric.numerics.distances import chunks, pairwise
+from robustmetric.numerics.distances import chunks
 from robustmetric.perturb.pgd import View, frozen
 from robustmetric.perturb.seeking import Search
 from robustmetric.types import Batch, Embeddings, Gallery
@@ -129,11 +134,6 @@ Translation = Callable[[Targets, Embeddings, Gallery, torch.Generator | None], T
 """(the target model's choice, the surrogate's clean embeddings and gallery, randomness) -> as the surrogate sees it."""
 
 
-def _lists(targets: Targets, gallery: Gallery) -> Tensor:
-    index = targets["index"]
-    return pairwise(gallery.embeddings[index.flatten()], gallery.embeddings).view(*index.shape, -1)
-
-
 TRANSLATIONS: dict[str, Translation] = {
     "clean": lambda targets, clean, gallery, generator: clean,
     "origin": lambda targets, clean, gallery, generator: nudged(clean, generator),
@@ -142,7 +142,7 @@ TRANSLATIONS: dict[str, Translation] = {
     "wanted": lambda targets, clean, gallery, generator: gallery.embeddings[targets["index"]],
     "share": lambda targets, clean, gallery, generator: targets["share"],
     "floor": lambda targets, clean, gallery, generator: targets["floor"],
-    "lists": lambda targets, clean, gallery, generator: _lists(targets, gallery),
+    "lists": lambda targets, clean, gallery, generator: lists_of(targets["index"], gallery, targets["exclude"]),
 }
 """Numbers among targets, by name. Indices and masks mean the same items to every model."""
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from robustmetric.attacks.suite import Trial
+from robustmetric.attacks.transfer import Transfer
 from robustmetric.jobs.folder import beside, load_arrays, save_arrays
 from robustmetric.metrics.robustness import SUB_SCORES, bootstrap, ers, ers_per_query
 from robustmetric.records import Record
@@ -78,10 +79,15 @@ def summed_up(measured: Sequence[tuple[Trial, Record]], store: Store, weights: T
     return replace(
         last,
         kind="ers",
-        name="ERS",
+        name=_name(measured[-1][0]),
         scores={"ERS": ers(scores), **scores},
         settings={**shared, "attacks": attacks},
         intervals=intervals,
         context={key: value for key, value in last.context.items() if key not in (APART, SHARED)},
         seconds=sum({id(record): record.seconds for record in ten.values()}.values()),
     )
+
+
+def _name(trial: Trial) -> str:
+    """Of transferred attacks with the run that they climbed on: there is an ERS for each."""
+    return f"ERS from {Path(trial.attack.surrogate).name}" if isinstance(trial.attack, Transfer) else "ERS"

@@ -31,7 +31,8 @@ def load_suite(
     asking = [label for label, entry in spec["attacks"].items() if _mentions(entry, SURROGATE)]
     if surrogate is not None and not asking:
         raise InputError(
-            f"{path}: no attack asks for a surrogate; leave {surrogate!r} out, or run transfer or clustering_adaptive"
+            f"{path}: no attack asks for a surrogate; leave {surrogate!r} out, or run transfer (of classifiers), "
+            "transfer28, transfer224 or clustering_adaptive"
         )
     entries = {k: entry for k, entry in spec["attacks"].items() if surrogate is not None or k not in asking}
     if not entries:

@@ -97,8 +97,9 @@ class Summary:
         """What a column holds, without its radius: `clean R@1`, `ES:R`; the strength where two must be told apart."""
         if not column.attack:
             return f"clean {column.score}"
-        # ES gives ES:R and CA+ gives CA+, but an attack may also report a plain R@1.
+        # ES gives ES:R and CA+ gives CA+, but an attack may also report a plain R@1. "CA+ from RUN" says its score.
         named = column.score if column.score.startswith(column.attack) else f"{column.attack} {column.score}"
+        named = column.attack if column.attack.startswith(f"{column.score} ") else named
         alike = {c.engine for c in self.columns if (c.score, c.attack) == (column.score, column.attack)}
         return f"{named} ({column.engine or 'strength not stated'})" if len(alike) > 1 else named
 
@@ -236,7 +237,9 @@ def _cells(record: Record, scores: Sequence[str]) -> dict[Column, Cell]:
     bounded = is_bounded(record.settings)
     radius = round(float(record.settings["radius"]), 9) if attack and bounded and "radius" in record.settings else None
     name = record.name if bounded else title(record.name, record.settings)
-    variant = (name, _engine(record)) if attack else ("", "")
+    # An ERS of transferred attacks is one of several, by the run that they climbed on.
+    apart = record.kind == "ers" and name != "ERS"
+    variant = (name, _engine(record) if attack else "") if attack or apart else ("", "")
     return {
         Column(score, *variant, radius, record.kind == "worst_case"): Cell(
             value, record.intervals.get(score), record.count
