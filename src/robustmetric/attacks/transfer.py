@@ -7,12 +7,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-<<<<<<< HEAD
 from robustmetric.attacks.base import BUDGET, Attack, Engine, Outcome, Scores, Targets, aims_of, joined, run
-=======
-from robustmetric.attacks.base import BUDGET, Attack, Engine, Outcome, Scores, Targets, joined, run
 from robustmetric.attacks.candidate import lists_of
->>>>>>> rank
 from robustmetric.attacks.modes import mode_of
 from robustmetric.attacks.objectives import nudged
 from robustmetric.errors import InputError
