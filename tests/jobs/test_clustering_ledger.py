@@ -13,7 +13,7 @@ from robustmetric.jobs.clustering import strongest
 from robustmetric.jobs.ledger import read_row, write_rows
 from robustmetric.records import Record
 from robustmetric.report.clustering import BOTH, CLEAN, GALLERY, QUERY
-from robustmetric.report.clustering_rows import backbone, kind, published, radius_of, table
+from robustmetric.report.clustering_rows import published, table
 from robustmetric.report.comparison import comparison
 from robustmetric.report.ledger import faults, read_rows
 from robustmetric.report.masking_flag import MARK
@@ -162,48 +162,6 @@ def test_other_data_takes_the_published_numbers_away(tmp_path: Path) -> None:
     assert "published" not in other
     elsewhere = read_row(run(tmp_path / "moved", changes={"data": {"name": "cars", "root": "elsewhere"}}))
     assert elsewhere["published"]["source"] == "arXiv 2501.01025, Table 1"
-
-
-def test_every_recipe_of_the_paper_has_a_name_of_its_own() -> None:
-    for data in ("cub", "cars", "inshop"):
-        made = {}
-        for name in recipe.listing():
-            if name.startswith(f"{data}/eat_"):
-                spec = recipe.load(recipe.locate(name))
-                made[name] = (
-                    backbone(spec["model"]),
-                    kind(spec["defence"], spec["epochs"] == 188),
-                    radius_of(spec["defence"]),
-                )
-        assert len(set(made.values())) == len(made) > 5
-        stem = {
-            name.partition("/eat_")[2].removesuffix("-r16").removeprefix("bn_inception-").removeprefix("auxiliary-"): k
-            for name, (_, k, _) in made.items()
-        }
-        assert all(found == wanted for wanted, found in stem.items())
-
-
-def test_names_say_what_differs() -> None:
-    loss = {"name": "proxy_anchor"}
-    assert kind({"name": "eat", "losses": [loss] * 5, "objective": "label"}) == "eat_n5_label"
-    assert kind({"name": "eat", "losses": [loss] * 3, "shared": False}) == "eat_literal"
-    assert kind({"name": "eat", "losses": [loss] * 5, "by_class": True}) == "by_class_n5"
-    assert kind({"name": "madry", "loss": {"name": "triplet"}}) == "at_triplet_label"
-    assert kind({"name": "trades", "loss": loss, "weight": 1}) == "trades_weight1"
-    taught = {"name": "one_student", "loss": loss}
-    for settings, name in (({}, "one_student"), ({"clean_share": 0.25}, "one_student_clean_share0_25")):
-        assert kind({**taught, "trained_by": {"name": "eat", "losses": [loss] * 3, **settings}}) == name
-    of_two = {"name": "eat", "losses": [loss] * 2, "divided": False}
-    assert kind({**taught, "trained_by": of_two}, is_long=True) == "one_student_no_split_n2_long"
-    assert radius_of({"name": "plain", "loss": loss}) is None
-    for steps, size, name in ((10, 2, "eat"), (40, 2, "eat_steps40"), (40, 0.5, "eat_steps40_step_size0_5")):
-        climb = {"name": "pgd", "ball": {"name": "ball", "radius": 8 / 255}, "steps": steps, "step_size": size / 255}
-        assert kind({"name": "eat", "losses": [loss] * 3, "attack": climb}) == name
-    member = {"name": "backbone", "architecture": "mobilenet_v2", "dim": 64}
-    assert backbone(member) == backbone({"name": "ensemble", "members": [member] * 3}) == "mobilenet_v2_dim64"
-    assert backbone({**member, "dim": 128}) == "mobilenet_v2"
-    assert backbone({**member, "batch_norm": "auxiliary"}) == "mobilenet_v2_dim64_auxiliary"
-    assert backbone({"name": "backbone", "architecture": "bn_inception", "dim": 512}) == "bn_inception"
 
 
 def test_a_digit_that_cannot_be_read_is_left_out() -> None:
