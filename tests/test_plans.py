@@ -168,6 +168,23 @@ def test_the_row_of_a_finished_run_is_written_though_the_time_is_up(
     assert "plain: no time is left for ledger" in capsys.readouterr().out
 
 
+def test_the_row_is_written_of_a_suite_that_was_cut(rows: ModuleType, home: Path) -> None:
+    class Cut(rows.Pool):  # type: ignore[misc]
+        said: ClassVar[list[str]] = []
+
+        def call(self, row: Any, command: list[str]) -> int:
+            self.said.append(command[0])
+            self._log(row).touch()
+            return 130 if command[0] == "evaluate" else 0
+
+    found = rows.read_plan(plan(home, GOOD))
+    assert Cut(home, home / "results", time.monotonic() + 60).run(found, width=1) == [False]
+    assert Cut.said == ["evaluate", "ledger"], "and the row counts as one that is left"
+    Cut.said.clear()
+    Cut(home, None, time.monotonic() + 60).run(found, width=1)
+    assert Cut.said == ["evaluate"]
+
+
 def test_a_folder_that_stands_twice_is_left_by_one_line_before_the_next(rows: ModuleType, home: Path) -> None:
     class Watched(rows.Pool):  # type: ignore[misc]
         now: ClassVar[set[str]] = set()

@@ -7,6 +7,7 @@ from typing import Any
 from robustmetric import recipe
 from robustmetric.errors import InputError
 from robustmetric.report.clustering_names import backbone, kind, named, radius_of
+from robustmetric.report.clustering_schema import is_cut
 from robustmetric.report.ledger import Row, header_of, same_data
 from robustmetric.report.masking_flag import note
 from robustmetric.report.pairs import fallen
@@ -140,10 +141,13 @@ def _one_side(blocks: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _scores(blocks: Sequence[Mapping[str, Any]], key: str, shown: Sequence[str]) -> str:
-    """Means over seeds of one part of their blocks; one dash where none has any of it."""
+    """Means over seeds of one part of their blocks; one dash where none has any of it. A suite that was cut says so."""
     if not any(block.get(key) for block in blocks):
         return DASH
-    return " / ".join(over_seeds(block.get(key, {}).get(score) for block in blocks) for score in shown)
+    means = " / ".join(over_seeds(block.get(key, {}).get(score) for block in blocks) for score in shown)
+    cut = [block[key] for block in blocks if is_cut(block.get(key, {}))]
+    fewest = min(cut, key=lambda part: len(part["attacks"]), default=None)
+    return means if fewest is None else f"{means} ({len(fewest['attacks'])} of {fewest['of']} attacks)"
 
 
 def _markdown(data: str, lines: Sequence[Sequence[str]], shown: Sequence[str]) -> str:
