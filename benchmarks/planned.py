@@ -35,15 +35,18 @@ class Row:
 
 
 def read_plan(path: Path) -> list[Row]:
-    """The rows of a plan; empty lines and those that begin with # are left out."""
+    """The rows of a plan; empty lines and those that begin with # are left out.
+
+    A folder may stand again, trained alike, for suites that are to wait until the rows between have theirs.
+    """
     rows: list[Row] = []
     for number, line in enumerate(path.read_text().splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         where, above = f"{path}, line {number}", [row.name for row in rows]
         row = _read_row(line, where)
-        if row.name in above:
-            raise InputError(f"{where}: {row.name} stands twice; expected a folder for each row")
+        if any(other.name == row.name and other.train != row.train for other in rows):
+            raise InputError(f"{where}: {row.name} stands above with another training; expected the same, or a folder")
         for source in (source for suite in row.suites for source in sources(suite)):
             if source not in above:
                 raise InputError(f"{where}: {source!r} is no row above; expected {SURROGATE} with the folder of one")

@@ -4,7 +4,8 @@ A plan has a row a line, `folder; as of train; as of evaluate; as of evaluate`:
 
     cub-est-short; cub/mobilenet_v2-est epochs=15 optimiser.rate=3e-5 --fast; ers224 --batch 112 --queries 1000
 
-`--surrogate` names a row further up, whose model is waited for. What is finished is not run again and what was begun
+`--surrogate` names a row further up, whose model is waited for. A folder that stands again further down goes on with
+more suites there, after the rows between. What is finished is not run again and what was begun
 goes on, so a plan is called until it is done; Ctrl-C stops it like the end of its time. A row that finds no room in the
 memory of the GPU waits for another to end, and from then on fewer run side by side. Example:
 
@@ -113,6 +114,7 @@ class Pool:
         self.home, self.ledger, self.until = home, ledger, until
         self.start, self.lock = time.monotonic(), Lock()
         self.trained: dict[str, Event] = {}
+        self.turns: dict[str, Lock] = {}
         self.room, self.inside, self.places = Condition(), list[Place](), 1
         home.mkdir(parents=True, exist_ok=True)
 
@@ -127,12 +129,22 @@ class Pool:
     def make(self, row: Row) -> bool:
         """All commands of a row; whether it came to its end."""
         try:
-            return all(self._step(row, command) for command in commands(row, self.home, self.ledger))
+            with self.turns.setdefault(row.name, Lock()):  # one line of a folder after the other
+                return self._make(row)
         except (InputError, OSError) as error:
             self.say(f"{row.name}: {error}")
             return False
         finally:
             self._told(row.name).set()  # also where it failed: nobody waits for it any longer
+
+    def _make(self, row: Row) -> bool:
+        for command in commands(row, self.home, self.ledger):
+            if not self._step(row, command):
+                if command[0] == "evaluate" and self.ledger is not None:
+                    # What the suites before it, and its own first attacks, have measured is a row already.
+                    self._step(row, ["ledger", command[1], "--out", str(self.ledger)])
+                return False
+        return True
 
     def _step(self, row: Row, command: Sequence[str]) -> bool:
         """One command of a row; whether it ended well."""

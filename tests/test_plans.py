@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import typer
@@ -74,7 +74,7 @@ def test_a_plan_is_read_line_by_line(rows: ModuleType, tmp_path: Path) -> None:
         (["a; digits/plain;; demo"], "line 1: 'a; digits/plain;; demo' is no row"),
         (["a b; digits/plain; demo"], "line 1: 'a b; digits/plain; demo' is no row"),
         (["a; digits/plain 'x; demo"], "cannot be read: No closing quotation"),
-        ([GOOD, GOOD], "line 2: plain stands twice"),
+        ([GOOD, GOOD.replace("=1", "=2")], "line 2: plain stands above with another training; expected the same"),
         (["a/b; digits/plain; demo"], "line 1: 'a/b' is no name of a folder"),
         (["..; digits/plain; demo"], "line 1: '..' is no name of a folder"),
         ([GOOD, "a; digits/plain; demo --surrogate=plain"], "line 2: '--surrogate=plain' cannot stand in a row"),
@@ -166,6 +166,45 @@ def test_the_row_of_a_finished_run_is_written_though_the_time_is_up(
     pool.stop()
     assert pool.run(found, width=1) == [False]
     assert "plain: no time is left for ledger" in capsys.readouterr().out
+
+
+def test_the_row_is_written_of_a_suite_that_was_cut(rows: ModuleType, home: Path) -> None:
+    class Cut(rows.Pool):  # type: ignore[misc]
+        said: ClassVar[list[str]] = []
+
+        def call(self, row: Any, command: list[str]) -> int:
+            self.said.append(command[0])
+            self._log(row).touch()
+            return 130 if command[0] == "evaluate" else 0
+
+    found = rows.read_plan(plan(home, GOOD))
+    assert Cut(home, home / "results", time.monotonic() + 60).run(found, width=1) == [False]
+    assert Cut.said == ["evaluate", "ledger"], "and the row counts as one that is left"
+    Cut.said.clear()
+    Cut(home, None, time.monotonic() + 60).run(found, width=1)
+    assert Cut.said == ["evaluate"]
+
+
+def test_a_folder_that_stands_twice_is_left_by_one_line_before_the_next(rows: ModuleType, home: Path) -> None:
+    class Watched(rows.Pool):  # type: ignore[misc]
+        now: ClassVar[set[str]] = set()
+        said: ClassVar[list[str]] = []
+
+        def call(self, row: Any, command: list[str]) -> int:
+            assert row.name not in self.now, "two processes write to one folder"
+            self.now.add(row.name)
+            time.sleep(0.1)
+            self.now.remove(row.name)
+            self.said.append(command[2])
+            return 0
+
+    found = rows.read_plan(plan(home, GOOD, "plain; digits/plain epochs=1; masking; ers28"))
+    assert Watched(home, None, time.monotonic() + 60).run(found, width=2) == [True, True]
+    assert sorted(Watched.said) == ["demo", "ers28", "masking"] and Watched.said[-1] != "masking"
+    assert [row.suites for row in rows.choose(found, ["plain"])[0]] == [
+        [["demo", "--queries", "16"]],
+        [["masking"], ["ers28"]],
+    ]
 
 
 def crowded(rows: ModuleType, home: Path, room: int) -> Any:

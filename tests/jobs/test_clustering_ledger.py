@@ -7,66 +7,15 @@ from typing import Any
 
 import pytest
 
+from clustering_runs import READINGS, run, scores
 from robustmetric import recipe, records
 from robustmetric.errors import InputError
-from robustmetric.jobs.clustering import strongest
 from robustmetric.jobs.ledger import read_row, write_rows
 from robustmetric.records import Record
-from robustmetric.report.clustering import BOTH, CLEAN, GALLERY, QUERY
-from robustmetric.report.clustering_rows import backbone, kind, published, radius_of, table
+from robustmetric.report.clustering_rows import published, table
 from robustmetric.report.comparison import comparison
 from robustmetric.report.ledger import faults, read_rows
 from robustmetric.report.masking_flag import MARK
-
-ENGINE = {"norm": "linf", "radius": 8 / 255, "steps": 10}
-READINGS = ("member 1", "member 2", "member 3", "mean", "concatenated", "V1, C1", "V2, C2", "V3, C3")
-
-
-def scores(recall: float, whole: bool = True) -> dict[str, float]:
-    found = {"R@1": recall, "R@2": recall + 1, "R@8": recall + 8}
-    return found | (
-        {"NMI": recall + 10, "NMI std": 0.5, "AMI": recall, "F1": recall / 4, "F1 std": 0.1} if whole else {}
-    )
-
-
-def trial(suite: str, name: str, recall: float, reading: str, shared: dict[str, Any], **changes: Any) -> list[Record]:
-    settings = {**shared, "suite": suite, "reading": reading, "trial": name, **ENGINE, **changes}
-    return [
-        Record(
-            "clustering", f"{name}, {side}, {reading}", scores(recall + i, side == BOTH),
-            {**settings, "sides": side}, {}, 8131, 60.0,
-        )
-        for i, side in enumerate((BOTH, QUERY, GALLERY))
-    ]  # fmt: skip
-
-
-def run(path: Path, name: str = "cars/eat_eat", changes: dict[str, Any] | None = None, alone: bool = False) -> Path:
-    """A run folder as `train` and two evaluations leave it, with made-up numbers and no weights."""
-    path.mkdir(parents=True)
-    recipe.save({**recipe.load(recipe.locate(name)), **(changes or {})}, path / "recipe.yaml")
-    facts = {
-        "name": path.name, "data": "cars", "defence": "eat", "model": "ensemble", "commit": "abc1234",
-        "hardware": "1 x GPU", "recipe_file": f"recipes/{name}.yaml", "command": f"robustmetric train {name} --fast",
-        "collapsed": False,
-    }  # fmt: skip
-    records.write_json(path / "run.json", facts)
-    shared = {"queries": 8131, "gallery": 8131, "weights": "ab" * 8, "batch": 128, "data": "cars", "precision": "fp32"}
-    found = [Record("train", "epoch", {"adversarial": 0.1}, {"epoch": i}, {}, 8054, 50.0) for i in range(2)]
-    for place, reading in enumerate(("alone",) if alone else READINGS):
-        for suite in ("clustering", "clustering_adaptive", "clustering_sweep"):
-            settings = {**shared, "suite": suite, "trial": "clean", "sides": CLEAN, "reading": reading}
-            found.append(Record("clustering", f"clean, {reading}", scores(55.0 + place), settings, {}, 8131, 10.0))
-        found += trial("clustering", "A1", 23.0 + place, reading, shared)
-        for attack, recall in (("margin", 9.0), ("joint margin", 4.0)):
-            found += trial("clustering_adaptive", attack, recall + place, reading, shared, steps=50)
-        for steps in (1, 10):
-            found += trial("clustering_sweep", f"A1 in {steps} steps", 30.0 - steps, reading, shared, steps=steps)
-        found += trial("clustering_sweep", "A1", 12.0, reading, shared, radius=16 / 255)
-    for suite in ("clustering", "clustering_adaptive", "clustering_sweep"):
-        found += strongest([r for r in found if r.settings.get("suite") == suite], {**shared, "suite": suite})
-    for record in found:
-        records.append(path / "results.jsonl", record)
-    return path
 
 
 def test_a_run_becomes_a_row_by_its_vote(tmp_path: Path) -> None:
@@ -162,48 +111,6 @@ def test_other_data_takes_the_published_numbers_away(tmp_path: Path) -> None:
     assert "published" not in other
     elsewhere = read_row(run(tmp_path / "moved", changes={"data": {"name": "cars", "root": "elsewhere"}}))
     assert elsewhere["published"]["source"] == "arXiv 2501.01025, Table 1"
-
-
-def test_every_recipe_of_the_paper_has_a_name_of_its_own() -> None:
-    for data in ("cub", "cars", "inshop"):
-        made = {}
-        for name in recipe.listing():
-            if name.startswith(f"{data}/eat_"):
-                spec = recipe.load(recipe.locate(name))
-                made[name] = (
-                    backbone(spec["model"]),
-                    kind(spec["defence"], spec["epochs"] == 188),
-                    radius_of(spec["defence"]),
-                )
-        assert len(set(made.values())) == len(made) > 5
-        stem = {
-            name.partition("/eat_")[2].removesuffix("-r16").removeprefix("bn_inception-").removeprefix("auxiliary-"): k
-            for name, (_, k, _) in made.items()
-        }
-        assert all(found == wanted for wanted, found in stem.items())
-
-
-def test_names_say_what_differs() -> None:
-    loss = {"name": "proxy_anchor"}
-    assert kind({"name": "eat", "losses": [loss] * 5, "objective": "label"}) == "eat_n5_label"
-    assert kind({"name": "eat", "losses": [loss] * 3, "shared": False}) == "eat_literal"
-    assert kind({"name": "eat", "losses": [loss] * 5, "by_class": True}) == "by_class_n5"
-    assert kind({"name": "madry", "loss": {"name": "triplet"}}) == "at_triplet_label"
-    assert kind({"name": "trades", "loss": loss, "weight": 1}) == "trades_weight1"
-    taught = {"name": "one_student", "loss": loss}
-    for settings, name in (({}, "one_student"), ({"clean_share": 0.25}, "one_student_clean_share0_25")):
-        assert kind({**taught, "trained_by": {"name": "eat", "losses": [loss] * 3, **settings}}) == name
-    of_two = {"name": "eat", "losses": [loss] * 2, "divided": False}
-    assert kind({**taught, "trained_by": of_two}, is_long=True) == "one_student_no_split_n2_long"
-    assert radius_of({"name": "plain", "loss": loss}) is None
-    for steps, size, name in ((10, 2, "eat"), (40, 2, "eat_steps40"), (40, 0.5, "eat_steps40_step_size0_5")):
-        climb = {"name": "pgd", "ball": {"name": "ball", "radius": 8 / 255}, "steps": steps, "step_size": size / 255}
-        assert kind({"name": "eat", "losses": [loss] * 3, "attack": climb}) == name
-    member = {"name": "backbone", "architecture": "mobilenet_v2", "dim": 64}
-    assert backbone(member) == backbone({"name": "ensemble", "members": [member] * 3}) == "mobilenet_v2_dim64"
-    assert backbone({**member, "dim": 128}) == "mobilenet_v2"
-    assert backbone({**member, "batch_norm": "auxiliary"}) == "mobilenet_v2_dim64_auxiliary"
-    assert backbone({"name": "backbone", "architecture": "bn_inception", "dim": 512}) == "bn_inception"
 
 
 def test_a_digit_that_cannot_be_read_is_left_out() -> None:
@@ -307,6 +214,10 @@ def test_in_shop_has_the_scores_that_are_published_of_it() -> None:
         (("pgd10", "R@1"), 101.0, "clustering.pgd10.R@1 101.0 is no rate"),
         (("pgd10", "ERS"), 3.0, "clustering.pgd10.ERS is not known"),
         (("adaptive", "by"), {}, "clustering.adaptive.by names no attacks"),
+        (("adaptive", "attacks"), [], "clustering.adaptive.attacks names no attacks"),
+        (("adaptive", "attacks"), [3], "clustering.adaptive.attacks names no attacks"),
+        (("adaptive", "of"), 1, "clustering.adaptive.of 1 is less than its 2 attacks"),
+        (("pgd10", "of"), 3, "clustering.pgd10.attacks names no attacks"),
         (("adaptive", "query only", "R@1"), -1.0, "clustering.adaptive.query only.R@1 -1.0 is no rate"),
         (("readings", "mean", "clean", "NMI"), True, "clustering.readings.mean.clean.NMI True is no rate"),
         (("steps", "1", "F1"), float("nan"), "clustering.steps.1.F1 nan is no rate"),

@@ -135,6 +135,15 @@ def test_clustering_is_verified_on_all_images(encoder: Path, tmp_path: Path) -> 
     assert not any(reason.startswith("clustering") for reason in found.left_out)
 
 
+def test_of_a_suite_that_was_cut_the_attacks_of_the_row_alone_are_run_again(encoder: Path, tmp_path: Path) -> None:
+    def change(row: Row) -> None:
+        row["clustering"]["pgd10"] |= {"attacks": ["another"], "of": 2}
+
+    found = again(encoder, tmp_path, change, attacks=["clustering"])
+    names = {check.name for check in found.checks}
+    assert "clustering, clean, R@1" in names and not any("pgd10" in name for name in names)
+
+
 def test_under_attack_clustering_is_compared_on_like_hardware_alone(encoder: Path, tmp_path: Path) -> None:
     def change(row: Row) -> None:
         row["hardware"] = "1 x GPU"

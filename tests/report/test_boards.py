@@ -137,6 +137,14 @@ def test_of_clustering_the_lowest_counts_whoevers_images_are_moved() -> None:
     assert "60 epochs at rate 0.0001" in board.says and "knows of neighbours" in board.says
 
 
+@pytest.mark.parametrize(("of", "is_said"), [(1, False), (4, True)])
+def test_a_board_says_that_adaptive_attacks_were_cut(of: int, is_said: bool) -> None:
+    block = {**CLUSTERED["clustering"], "adaptive_short": {"R@1": 0.4, "attacks": ["margin"], "of": of}}
+    (board,) = boards({**row("at", 46.0, protocol="full"), **CLUSTERED, "clustering": block})
+    assert column(board, "adaptive") == ["0.4"]
+    assert ("Some met a part of the adaptive attacks alone" in board.says) is is_said
+
+
 def test_of_classifiers_the_worst_case_counts_and_attacks_in_turn_have_no_column() -> None:
     accuracy = {"PGD-20": 70.0, "AutoAttack": 36.6, "worst case": 36.1, "Square": 40.0}
     block = {"norm": "linf", "radius": 8 / 255, "accuracy": accuracy, "in_turn": ["Square"]}

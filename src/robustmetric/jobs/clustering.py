@@ -109,7 +109,7 @@ def run_clustering(
     said = {**(settings or {}), **chance_settings(arena)}
     base = {"suite": suite.name, **said, **_described(arena, crowd, reading)}
     trials: list[Trial | None] = [None, *suite.runs()]
-    found = _alike(done.values(), base, seed)
+    found = alike(done.values(), base, seed)
     clean: Tensor | None = None
     for trial in trials:
         expected = _expected(trial, base, reading, seed, len(crowd.queries))
@@ -145,7 +145,7 @@ def strongest(found: Iterable[Record], shared: Mapping[str, Any]) -> list[Record
     return [_smallest(records, shared) for records in groups.values()]
 
 
-def _alike(done: Iterable[Record], base: Mapping[str, Any], seed: int) -> list[Record]:
+def alike(done: Iterable[Record], base: Mapping[str, Any], seed: int) -> list[Record]:
     """The records of this job that were made as `base` says, whatever their attack."""
     own = [record for record in done if record.kind == KIND and record.seed == seed]
     return [r for r in own if all(key in r.settings and r.settings[key] == base[key] for key in base)]

@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from robustmetric.jobs.clustering import alike, strongest
+from robustmetric.jobs.suites import labels_of
 from robustmetric.records import Record
 from robustmetric.report.clustering import BOTH, CLEAN, GALLERY, HEADLINE, KIND, QUERY, STRONGEST, backend
 from robustmetric.report.clustering_schema import SUITES, SWEEP
@@ -57,24 +59,48 @@ def seconds(records: Iterable[Record]) -> float:
 
 
 def _by_suite(records: Iterable[Record], reading: str, radius: float) -> Block:
-    """Clean, and under each suite what its only attack, or its strongest, leaves."""
+    """Clean, and under each suite what the strongest of its attacks that were run leaves, and how many of them were."""
     own = [record for record in records if record.settings["reading"] == reading]
     clean = [record for record in own if record.settings["sides"] == CLEAN]
     block: Block = {"clean": _rounded(clean[0])}
     for suite, key in SUITES.items():
-        sides = {
-            r.settings["sides"]: r
-            for r in own
-            if r.settings["suite"] == suite and r.settings["trial"] == STRONGEST and _is_at(r, radius)
-        }
+        tried = _tried([record for record in own if record.settings["suite"] == suite])
+        sides = {r.settings["sides"]: r for r in strongest(tried, {}) if _is_at(r, radius)}
         if BOTH not in sides:
             continue
-        attacks = {r.settings["trial"] for r in own if r.settings["suite"] == suite and r.settings["sides"] == BOTH}
+        at = [r for r in tried if r.settings["sides"] == BOTH and _is_at(r, radius)]
+        attacks = list(dict.fromkeys(str(r.settings["trial"]) for r in at))
         block[key] = _rounded(sides[BOTH])
         block[key] |= {side: _rounded(sides[side]) for side in (QUERY, GALLERY) if side in sides}
-        if len(attacks - {STRONGEST}) > 1:
-            block[key]["by"] = dict(sides[BOTH].settings["by"])
+        of = len(attacks) + len(_left(suite, attacks))
+        block[key] |= {"by": dict(sides[BOTH].settings["by"])} if len(attacks) > 1 else {}
+        block[key] |= {"attacks": attacks, "of": of} if of > 1 else {}
     return block
+
+
+def _tried(records: Sequence[Record]) -> list[Record]:
+    """The attacks of a suite, whether it came to its end or was cut; of evaluations that differ, that of most attacks.
+
+    Of as many the newest counts.
+    """
+    own = [record for record in records if record.settings["trial"] != STRONGEST]
+    bases = [
+        {key: value for key, value in record.settings.items() if key not in ("trial", "sides", "reading")}
+        for record in reversed(own)
+        if record.settings["sides"] == CLEAN
+    ]
+    return max((alike(own, base, own[0].seed) for base in bases), key=_attacks, default=[])
+
+
+def _attacks(records: Iterable[Record]) -> int:
+    return len({record.settings["trial"] for record in records if record.settings["sides"] != CLEAN})
+
+
+def _left(suite: str, attacks: Iterable[str]) -> list[str]:
+    """Attacks of a suite that are not among these; a transfer is told with its source, `transferred shift from RUN`."""
+    return [
+        label for label in labels_of(suite) if not any(f"{each} from ".startswith(f"{label} from ") for each in attacks)
+    ]
 
 
 def _few(block: Block) -> Block:

@@ -25,7 +25,7 @@ from robustmetric.jobs.evaluations import Evaluations, all_queries, commands, ga
 from robustmetric.jobs.folder import RunFolder, atomically
 from robustmetric.metrics.robustness import SUB_SCORES, ers
 from robustmetric.records import Record
-from robustmetric.report import clustering_rows
+from robustmetric.report import clustering_names, clustering_rows
 from robustmetric.report.curves import curve_of, to_csv
 from robustmetric.report.ledger import (
     CLEAN,
@@ -189,9 +189,9 @@ def _identity(
         raise InputError(f"{path}: {error}") from error
     file = facts.get("recipe_file") or _named_after(str(facts.get("name")))
     if of_ensembles:
-        model, eta = clustering_rows.backbone(spec["model"]), None
-        kind = clustering_rows.kind(defence, is_long=epochs != ENSEMBLES[name].epochs)
-        parts = [clustering_rows.in_id(kind, defence)]
+        model, eta = clustering_names.backbone(spec["model"]), None
+        kind = clustering_names.kind(defence, is_long=epochs != ENSEMBLES[name].epochs)
+        parts = [clustering_names.in_id(kind, defence)]
         theirs = clustering_rows.published_of(file, spec)
     else:
         model, eta = model_name(spec, str(facts.get("model"))), steps(defence)

@@ -59,6 +59,11 @@ def asking_for_surrogate(name: str) -> list[str]:
     return [str(label) for label, entry in _read_suite(name)[1]["attacks"].items() if _mentions(entry, SURROGATE)]
 
 
+def labels_of(name: str) -> list[str]:
+    """The labels of all attacks of a suite, those that ask for a surrogate among them."""
+    return [str(label) for label in _read_suite(name)[1]["attacks"]]
+
+
 def _read_suite(name: str) -> tuple[Path, dict[str, Spec]]:
     path = recipe.locate(name, "suites")
     spec = recipe.load(path, "suites")

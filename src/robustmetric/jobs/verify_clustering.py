@@ -68,7 +68,10 @@ def _records(again: Again, command: Typed, *, is_clean: bool = False) -> Iterato
     """What a command leaves, or its clean records alone."""
     arena = again.arena(command)
     suite = fitted(load_suite(command.words[0], radius_of(command)), arena)
-    suite = replace(suite, trials=[]) if is_clean else suite
+    # A suite that was cut left the numbers of its first attacks.
+    run = again.row[BLOCK].get(SUITES.get(suite.name, ""), {}).get("attacks")
+    kept = [] if is_clean else [trial for trial in suite.trials if run is None or trial.label in run]
+    suite = replace(suite, trials=kept)
     kmeans = command.options.get("kmeans") or str(again.model.spec.get("kmeans", "torch"))
     check_backend(kmeans)
     return run_clustering(arena, suite, seed_of(command), {}, reading=usual(arena, cast(Backend, kmeans)))
@@ -81,12 +84,12 @@ def _clean(again: Again, records: list[Record]) -> Iterator[Check]:
 
 
 def _flat(block: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], float]:
-    """The numbers of a block, by where they stand in it; which attack was the strongest is no number."""
+    """The scores of a block, by where they stand in it; which attacks there were, and of how many, are none."""
     found: dict[tuple[str, ...], float] = {}
     for key, value in block.items():
         if isinstance(value, Mapping) and key != "by":
             found |= _flat(value, (*path, key))
-        elif isinstance(value, int | float):
+        elif isinstance(value, int | float) and key != "of":
             found[*path, key] = value
     return found
 

@@ -1,7 +1,7 @@
 """Distances and exact neighbours: the only place that measures distance. Memory is bounded by chunks."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -45,6 +45,24 @@ def from_even_rows(rows: Float[Tensor, "n dim"]) -> Float[Tensor, "half n"]:
     rounding = squared * (ROUNDING * torch.finfo(squared.dtype).eps)
     squared.addmm_(rows[0::2], rows.T, alpha=-2)  # in place, and so in full precision under autocast too
     return squared.masked_fill_(squared <= rounding, 0).sqrt_()
+
+
+def squared_within(rows: Float[Tensor, "n dim"]) -> Callable[[Int[Tensor, " m"]], Float[Tensor, "m n"]]:
+    """Squared distances of chosen rows to all rows, by one matrix product for each choice; no gradient.
+
+    For many choices among the same rows: their shift and their norms are worked out once.
+    """
+    rows = rows.detach().to(torch.promote_types(rows.dtype, torch.float32))
+    rows = rows - rows[0]
+    size = rows.square().sum(dim=1)
+
+    def squared(chosen: Tensor) -> Tensor:
+        found = size[chosen, None] + size
+        rounding = found * (ROUNDING * torch.finfo(found.dtype).eps)
+        found.addmm_(rows[chosen], rows.T, alpha=-2)  # in place, and so in full precision under autocast too
+        return found.masked_fill_(found <= rounding, 0)
+
+    return squared
 
 
 def are_unit(rows: Float[Tensor, "n dim"]) -> Bool[Tensor, ""]:

@@ -9,12 +9,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from robustmetric.errors import InputError
-from robustmetric.numerics.distances import nearest, paired, pairwise
+from robustmetric.numerics.distances import nearest, paired, pairwise, squared_within
 
 Backend = Literal["torch", "faiss"]
 """Who clusters: ours, on CPU or GPU, or faiss, on the CPU."""
-MOST_SPREAD = 1000
-"""Clusters up to which the start is k-means++."""
 
 
 @torch.no_grad()
@@ -26,11 +24,7 @@ def kmeans(
     restarts: int = 1,
     backend: Backend = "torch",
 ) -> Int[Tensor, " n"]:
-    """The cluster, 0 to `clusters` - 1, of each row; of several restarts, the one with the smallest inertia.
-
-    k-means++ finds its centres one after the other, each over all points; more than 1,000 clusters start from
-    points drawn at random instead, no point twice.
-    """
+    """The cluster, 0 to `clusters` - 1, of each row; of several restarts, the one with the smallest inertia."""
     if not 1 <= clusters <= len(x):
         raise InputError(f"{clusters} clusters asked of {len(x)} points; expected 1 <= clusters <= {len(x)}")
     if iterations < 1 or restarts < 1:
@@ -40,8 +34,7 @@ def kmeans(
         return _faiss(x, clusters, seed, iterations, restarts)
     generator = torch.Generator().manual_seed(seed)
     x = x.to(torch.promote_types(x.dtype, torch.float32))
-    start = _spread if clusters <= MOST_SPREAD else _drawn
-    runs = [_lloyd(x, start(x, clusters, generator), iterations) for _ in range(restarts)]
+    runs = [_lloyd(x, _spread(x, clusters, generator), iterations) for _ in range(restarts)]
     return min(runs, key=lambda labels: inertia(x, labels))
 
 
@@ -67,20 +60,16 @@ def _spread(x: Tensor, clusters: int, generator: torch.Generator) -> Float[Tenso
     draws = torch.rand(clusters, trials, generator=generator, dtype=torch.float64).to(x.device)
     first = (draws[0, :1] * len(x)).long()
     chosen = [first]
-    gap = pairwise(x, x[first]).double().square()[:, 0]
+    squared = squared_within(x)
+    gap = squared(first)[0]
     for draw in draws[1:]:
-        cumulative = gap.cumsum(dim=0)
+        cumulative = gap.cumsum(dim=0, dtype=torch.float64)
         candidates = torch.searchsorted(cumulative, draw * cumulative[-1], right=True).clamp_max(len(x) - 1)
-        gaps = torch.minimum(gap[:, None], pairwise(x, x[candidates]).double().square())
-        best = gaps.sum(dim=0).argmin(keepdim=True)
-        gap = gaps.gather(1, best.expand(len(x))[:, None])[:, 0]
+        gaps = torch.minimum(gap, squared(candidates))
+        best = gaps.sum(dim=1, dtype=torch.float64).argmin(keepdim=True)
+        gap = gaps[best][0]
         chosen.append(candidates[best])
     return x[torch.cat(chosen)]
-
-
-def _drawn(x: Tensor, clusters: int, generator: torch.Generator) -> Float[Tensor, "clusters dim"]:
-    """Points drawn uniformly, none twice."""
-    return x[torch.randperm(len(x), generator=generator)[:clusters].to(x.device)]
 
 
 def _lloyd(x: Tensor, centres: Float[Tensor, "clusters dim"], iterations: int) -> Int[Tensor, " n"]:

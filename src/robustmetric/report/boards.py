@@ -20,6 +20,7 @@ from robustmetric.report.board import (
     published_cell,
 )
 from robustmetric.report.classification import LAST, ORDER, name_of, on_all, where, without_classifiers
+from robustmetric.report.clustering_schema import is_cut
 from robustmetric.report.comparison import title_of
 from robustmetric.report.ledger import ENSEMBLES, LARGE, PROTOCOLS, RADII, Protocol, Row, not_measured
 from robustmetric.report.scores import describe, show
@@ -39,6 +40,7 @@ SIDES = {"": "both sides", "query only": "queries alone", "gallery only": "galle
 """Whose images are moved in an attack on clustering, by the part of its block."""
 PARTS = {"clean": "clean", "pgd10": "under PGD-10"}
 """What is published of clustering."""
+ADAPTIVE = ("adaptive_short", "adaptive")
 
 
 Rows = Sequence[tuple[Row, bool]]
@@ -131,7 +133,7 @@ def clustering(data: str, rows: Rows) -> list[Board]:
             block = seeds[0].get("published", {})
             theirs = [published_cell(block.get(part, {}), "R@1") for part in ("clean", "pgd10")]
             entries.append(make_entry(str(way), [*theirs, *_clustered_cells(seeds)], seeds, is_own))
-        lacking = _unknown(ways, "adaptive", "an attack that knows of neighbours and votes")
+        lacking = _unknown(ways, "adaptive", "an attack that knows of neighbours and votes") + _cut(ways)
         says = _says(ENSEMBLES.get(protocol, LARGE[protocol]), lacking)
         title = f"Clustering and search, all images moved, {title_of(model)}, protocol {protocol}"
         boards.append(make_board(title, says, columns, entries, headline=4, clean=2))
@@ -228,10 +230,7 @@ def _ranked_cells(rows: Sequence[Row]) -> list[Cell]:
 def _clustered_cells(rows: Sequence[Row]) -> list[Cell]:
     blocks = [row["clustering"] for row in rows]
     attacked = [block.get("pgd10", {}) for block in blocks]
-    adaptive = [
-        min((block[part]["R@1"] for part in ("adaptive_short", "adaptive") if part in block), default=None)
-        for block in blocks
-    ]
+    adaptive = [min((block[part]["R@1"] for part in ADAPTIVE if part in block), default=None) for block in blocks]
     return [
         cell(block["clean"].get("R@1") for block in blocks),
         cell(block["clean"].get("F1") for block in blocks),
@@ -285,6 +284,12 @@ def _unknown(ways: Mapping[Any, Sequence[Row]], key: str, words: str) -> str:
 
 def _with_why(told: str, block: Mapping[str, Any]) -> str:
     return f"{told}; {not_measured(block.get('why', ''))}"
+
+
+def _cut(ways: Mapping[Any, Sequence[Row]]) -> str:
+    """What to say where some entry met a part of an adaptive suite alone."""
+    blocks = [row["clustering"].get(part, {}) for rows in ways.values() for row in rows for part in ADAPTIVE]
+    return " Some met a part of the adaptive attacks alone: their rows say which." if any(map(is_cut, blocks)) else ""
 
 
 def _says(protocol: Protocol, more: str = "") -> str:

@@ -1,12 +1,13 @@
-"""Rows of the ledger about clustering: how they are named, and as a table beside what is published."""
+"""Rows of the ledger about clustering, as a table beside what is published."""
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from robustmetric import recipe
 from robustmetric.errors import InputError
+from robustmetric.report.clustering_names import backbone, kind, named, radius_of
+from robustmetric.report.clustering_schema import is_cut
 from robustmetric.report.ledger import Row, header_of, not_measured, same_data, why_not
 from robustmetric.report.masking_flag import note
 from robustmetric.report.pairs import fallen
@@ -30,82 +31,6 @@ ONE_SIDE = ("query only", "gallery only")
 """Of PGD-10: what is left of R@1 where the images of one side alone are moved."""
 RELEASES = {"cub": " (CUB-200-2010)"}
 """By data, the release that the published numbers are of, where ours are of another."""
-NAMES = {"madry": "at", "naive_ensemble": "naive"}
-"""Defences that the paper calls by another name."""
-USUAL_LOSS = "proxy_anchor"
-USUAL = {("madry", "clean_share"): 0.0, ("eat", "clean_share"): 0.5, ("trades", "weight"): 6.0}
-MEMBERS, STEPS, STEPS_TO_EDGE = 3, 10, 4
-"""Of the usual ensemble and the usual training attack, whose steps are a quarter of the radius."""
-SIZES = {"bn_inception": 512}
-USUAL_SIZE = 128
-"""Of an embedding; `SIZES` are those of other architectures."""
-
-
-def kind(defence: Mapping[str, Any], is_long: bool = False) -> str:
-    """A defence as the files of this paper name it, `at`, `eat`, `no_split`, with what differs from the usual."""
-    name, inner = str(defence["name"]), list(defence.get("defences") or [])
-    if name == "one_student":
-        differs = kind(defence["trained_by"], is_long).removeprefix("eat")
-        return name + (f"_{differs}" if differs and not differs.startswith("_") else differs)
-    parts = [NAMES.get(name, name)]
-    if name == "eat" and not defence.get("divided", True):
-        parts = ["no_split"]
-    if defence.get("by_class"):
-        parts = ["by_class"]
-    if inner and all(part["name"] == "plain" for part in inner):
-        parts.append("plain")
-    if defence.get("goal") == "embedding" or defence.get("shared") is False:
-        parts.append("literal")
-    parts += [loss for loss in _losses(defence) if loss != USUAL_LOSS]
-    members = len(inner or defence.get("losses") or range(MEMBERS))
-    parts += [f"n{members}"] if members != MEMBERS else []
-    for (of, key), usual in USUAL.items():
-        if of == name and defence.get(key, usual) != usual:
-            parts.append(f"{key}{float(defence[key]):g}".replace(".", "_"))
-    objective = str(defence.get("objective", "label" if name == "madry" else "shift"))
-    parts += [objective] if objective != "shift" else []
-    parts += _climb(defence)
-    return "_".join([*parts, *(["long"] if is_long else [])])
-
-
-def _losses(defence: Mapping[str, Any]) -> list[str]:
-    """The names of its metric losses, each once."""
-    parts = (defence, *(defence.get("defences") or []))
-    losses = [loss for part in parts for loss in (part.get("losses") or [part.get("loss")]) if loss]
-    return list(dict.fromkeys(str(loss["name"]) for loss in losses))
-
-
-def _climb(defence: Mapping[str, Any]) -> list[str]:
-    """What differs from the usual in the training attack's steps and in their size, which is told in 255ths."""
-    steps, size, radius = _inside(defence, "steps"), _inside(defence, "step_size"), radius_of(defence)
-    parts = [f"steps{steps:g}"] if steps is not None and steps != STEPS else []
-    if size is not None and radius is not None and not math.isclose(STEPS_TO_EDGE * size, radius, rel_tol=1e-3):
-        parts.append(f"step_size{255 * size:g}".replace(".", "_"))
-    return parts
-
-
-def radius_of(defence: Any) -> float | None:
-    """Of the training attack, wherever in the defence it stands; None where there is none."""
-    return _inside(defence, "radius")
-
-
-def _inside(spec: Any, key: str) -> float | None:
-    """The first number under this key, at any depth."""
-    if isinstance(spec, dict) and key in spec:
-        return float(spec[key])
-    parts = list(spec.values()) if isinstance(spec, dict) else spec if isinstance(spec, list) else []
-    return next((number for part in parts if (number := _inside(part, key)) is not None), None)
-
-
-def backbone(model: Mapping[str, Any]) -> str:
-    """The architecture, of an ensemble that of its members, with the embedding's size and the norms if unusual."""
-    inner = (model.get("members") or [None])[0] or model.get("trunk")
-    if "architecture" not in model and isinstance(inner, dict):
-        return backbone(inner)
-    name = str(model.get("architecture") or model["name"])
-    size, usual = model.get("dim", SIZES.get(name, USUAL_SIZE)), SIZES.get(name, USUAL_SIZE)
-    norms = "_auxiliary" if model.get("batch_norm") == "auxiliary" else ""
-    return (name if size == usual else f"{name}_dim{size}") + norms
 
 
 def published(name: str) -> dict[str, Any] | None:
@@ -192,17 +117,6 @@ def published_ways(data: str) -> dict[tuple[str, str], Row]:
     return found
 
 
-def named(kind: str, radius: float | None) -> str:
-    """A way of training in a table: `eat-r8`."""
-    return kind if radius is None else f"{kind}-r{255 * radius:g}"
-
-
-def in_id(kind: str, defence: Mapping[str, Any]) -> str:
-    """The same in an id: without a radius the usual loss is told too, since triplets have a `plain` of their own."""
-    radius = radius_of(defence)
-    return f"{kind}_{USUAL_LOSS}" if radius is None and USUAL_LOSS in _losses(defence) else named(kind, radius)
-
-
 def way_of(row: Row) -> str:
     """How it was trained, as in a table: `eat-r8`."""
     found = re.search(r"-r([\d.]+)-", row["id"])
@@ -227,10 +141,13 @@ def _one_side(blocks: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _scores(blocks: Sequence[Mapping[str, Any]], key: str, shown: Sequence[str]) -> str:
-    """Means over seeds of one part of their blocks; one dash where none has any of it."""
+    """Means over seeds of one part of their blocks; one dash where none has any of it. A suite that was cut says so."""
     if not any(block.get(key) for block in blocks):
         return DASH
-    return " / ".join(over_seeds(block.get(key, {}).get(score) for block in blocks) for score in shown)
+    means = " / ".join(over_seeds(block.get(key, {}).get(score) for block in blocks) for score in shown)
+    cut = [block[key] for block in blocks if is_cut(block.get(key, {}))]
+    fewest = min(cut, key=lambda part: len(part["attacks"]), default=None)
+    return means if fewest is None else f"{means} ({len(fewest['attacks'])} of {fewest['of']} attacks)"
 
 
 def _markdown(data: str, lines: Sequence[Sequence[str]], shown: Sequence[str]) -> str:

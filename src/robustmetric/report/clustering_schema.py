@@ -1,6 +1,7 @@
 """The block `clustering` of a row of the ledger: what it holds, checked."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 SUITES = {"clustering": "pgd10", "clustering_adaptive": "adaptive", "clustering_short": "adaptive_short"}
@@ -38,6 +39,8 @@ def _faults(name: str, scores: Any) -> list[str]:
     for score, value in scores.items():
         if score in SIDES:
             found += _faults(f"{name}.{score}", value)
+        elif score in ("attacks", "of"):
+            found += _faults_of_count(name, scores) if score == "attacks" or "attacks" not in scores else []
         elif score == "by":
             found += [] if isinstance(value, dict) and value else [f"{name}.by names no attacks"]
         elif score not in SCORES:
@@ -45,6 +48,21 @@ def _faults(name: str, scores: Any) -> list[str]:
         elif not _is_rate(value, low=-100.0 if score == "AMI" else 0.0):
             found.append(f"{name}.{score} {value!r} is no rate in percent")
     return found
+
+
+def _faults_of_count(name: str, scores: Mapping[str, Any]) -> list[str]:
+    """Which attacks of a suite were run, `attacks`, and `of` how many."""
+    attacks, of = scores.get("attacks"), scores.get("of")
+    if not isinstance(attacks, list) or not attacks or not all(isinstance(each, str) for each in attacks):
+        return [f"{name}.attacks names no attacks"]
+    if not isinstance(of, int) or isinstance(of, bool) or of < len(attacks):
+        return [f"{name}.of {of!r} is less than its {len(attacks)} attacks"]
+    return []
+
+
+def is_cut(scores: Mapping[str, Any]) -> bool:
+    """Whether numbers of a suite are those of some of its attacks alone."""
+    return "of" in scores and len(scores["attacks"]) < int(scores["of"])
 
 
 def _is_rate(value: Any, low: float) -> bool:

@@ -19,12 +19,12 @@ def label(defence: Mapping[str, Any], data: str = "") -> str:
         own = goal["name"] != "mined"
         source = [] if own and letter == "s" else [letter]
         parts = [name, *source, _goal(goal), *_structure(defence, 0.05 if data == "sop" else 0.5)]
-        return "_".join([*parts, *([f"offset{_digits(defence['offset'])}"] if defence.get("offset") else [])])
+        return "_".join([*parts, *([f"offset{digits(defence['offset'])}"] if defence.get("offset") else [])])
     parts = ["noise" if is_noise(defence) else name]
-    parts = [f"gaussian{_digits(defence['sigma'])}"] if name == "noise" else parts
+    parts = [f"gaussian{digits(defence['sigma'])}"] if name == "noise" else parts
     if loss.get("name") == "cross_entropy":
         parts += _scattering(defence)
-        parts += [f"smoothing{_digits(loss['smoothing'])}"] if loss.get("smoothing") else []
+        parts += [f"smoothing{digits(loss['smoothing'])}"] if loss.get("smoothing") else []
     elif loss.get("name", "triplet") != "triplet":
         parts.append(str(loss.get("loss") or loss["name"]).lower())
     # Random is the usual source of all but CA-TRIDE, whose public code has semi-hard ones.
@@ -32,7 +32,7 @@ def label(defence: Mapping[str, Any], data: str = "") -> str:
         parts.append(letter)
     parts += ["partial"] if defence.get("clean_anchor") else []
     parts += [str(defence["nudge"])] if defence.get("nudge", "random") != "random" else []
-    parts += [f"plain{_digits(defence['plain_share'])}"] if defence.get("plain_share") else []
+    parts += [f"plain{digits(defence['plain_share'])}"] if defence.get("plain_share") else []
     return "_".join(parts)
 
 
@@ -58,17 +58,17 @@ def _goal(goal: Mapping[str, Any]) -> str:
     if kind == "mined":
         return LETTERS.get(goal["miner"]["name"], goal["miner"]["name"])
     if kind == "fixed":
-        return GOALS.get(float(goal["value"]), f"fixed{_digits(goal['value'])}")
+        return GOALS.get(float(goal["value"]), f"fixed{digits(goal['value'])}")
     if kind == "gradual":
         power = float(goal.get("power", 1))
-        return POWERS.get(power, f"g{_digits(power)}") + (f"_u{_digits(goal['cap'])}" if goal.get("cap") else "")
+        return POWERS.get(power, f"g{digits(power)}") + (f"_u{digits(goal['cap'])}" if goal.get("cap") else "")
     if kind == "boosted":
         miner, boost = goal["miner"]["name"], float(goal.get("boost", 0.1))
         parts = ["gb", *([LETTERS.get(miner, miner)] if miner != "semihard" else [])]
-        return "_".join([*parts, *([f"xi{_digits(boost)}"] if boost != 0.1 else [])])
+        return "_".join([*parts, *([f"xi{digits(boost)}"] if boost != 0.1 else [])])
     if kind == "between":
         ends = [LETTERS.get(goal[end]["name"], goal[end]["name"]) for end in ("start", "end")]
-        return "_".join(["between", *ends, _digits(goal.get("share", 0.5))])
+        return "_".join(["between", *ends, digits(goal.get("share", 0.5))])
     return str(kind)
 
 
@@ -79,11 +79,11 @@ def _structure(defence: Mapping[str, Any], usual: float) -> list[str]:
     weight, margin = float(term.get("weight", 0.5)), float(term.get("margin", 0))
     triplet = list(term.get("triplet", ("a", "a~", "p")))
     parts = ["ics"] if triplet == ["a", "a~", "p"] else ["ics", *(part.replace("~", "t") for part in triplet)]
-    parts += [f"weight{_digits(weight)}"] if weight != usual else []
-    return parts + ([f"margin{_digits(margin)}"] if margin else [])
+    parts += [f"weight{digits(weight)}"] if weight != usual else []
+    return parts + ([f"margin{digits(margin)}"] if margin else [])
 
 
-def _digits(number: float | int) -> str:
+def digits(number: float | int) -> str:
     """2.2 as `2_2`, 1.0 as `1`: no dots in file names."""
     return f"{float(number):g}".replace(".", "_").replace("-", "m")
 
