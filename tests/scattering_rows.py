@@ -52,6 +52,9 @@ class Row:
     later: str = ""
     """What others measured on the published model."""
     extra: str = ""
+    paper: str = PAPER
+    """Whose method it is."""
+    unpublished: str = "none checked"
 
 
 def scattering(settings: str = "", loss: str = HALF) -> str:
@@ -101,10 +104,15 @@ ROWS = {
     "ipot": Row("Feature scattering, matched by IPOT", scattering(", matching: {name: ipot}"), 6),
     "detached": Row("Feature scattering, no gradient through the plan", scattering(", detached: true"), 6),
     "features": Row("Feature scattering of penultimate features", scattering(", space: features"), 6),
-    "one_step": Row(
+    "supervised": Row(
         "Supervised one-step training: the ascent of hard labels in FS's place",
         f"{{name: one_step, loss: {HALF}, climbed: {HARD}, ball: {BALL}}}", 5,
         recalled="86.9 64.4 56.0 54.5 51.2 50.3",
+    ),
+    "one_step": Row(
+        "One-step training from the clean image, hard labels, for label leaking",
+        f"{{name: one_step, loss: {HARD}, ball: {BALL}, random_start: false}}", 5,
+        paper="Goodfellow et al., ICLR 2015", unpublished="none (Kurakin et al., ICLR 2017, show it on ImageNet)",
     ),
     "noise": Row(
         "Uniform noise in the place of an attack", f"{{name: madry, loss: {HALF}, attack: {NOWHERE}}}", 3,
@@ -118,7 +126,7 @@ SMOOTHED = {
     "scattering": "35.3 56.2 59.2 61.8 58.9 68.4 70.1 71.2 69.7",
 }
 """PGD-100 at smoothing 0, 0.1, ... 0.8."""
-LARGE_ROWS = ("plain", "madry", "scattering", "random_target", "identity", "uniform", "one_step", "noise")
+LARGE_ROWS = ("plain", "madry", "scattering", "random_target", "identity", "uniform", "supervised", "noise")
 """Also written for WRN-28-10, as the paper has them."""
 TRANSFORMS = {
     "bit_depth": ("Bit depth 3 (Guo et al. 2018)", "{name: bit_depth}"),
@@ -152,9 +160,11 @@ def swept() -> dict[str, Row]:
 def header(row: Row, stem: str, architecture: str, epochs: str) -> str:
     """What the row is, how to run it, what it costs and what is known of it."""
     lines = [
-        f"# {row.title}: CIFAR-10, {architecture} ({PAPER}).",
+        f"# {row.title}: CIFAR-10, {architecture} ({row.paper}).",
         f"# command: robustmetric train cifar10/{stem} --fast",
-        f"# published: {row.rebuttal} (authors' rebuttal, WRN-28-10)" if row.rebuttal else "# published: none checked",
+        f"# published: {row.rebuttal} (authors' rebuttal, WRN-28-10)"
+        if row.rebuttal
+        else f"# published: {row.unpublished}",
     ]
     if row.recalled:
         scores = ", ".join(f"{name} {value}" for name, value in zip(COLUMNS, row.recalled.split(), strict=True))

@@ -381,6 +381,7 @@ def test_detector_counts_a_doubt_as_no_flag(script: Script) -> None:
     assert table["honest"] == {"honest": 1, "unclear": 1, "masked": 1}
     assert table["masked"] == {"honest": 0, "unclear": 1, "masked": 1}
     assert (table["right"], table["of"]) == (3, 5)
+    assert table["strictly"] == 2, "neither doubt is right then"
 
 
 def test_the_certified_figure_has_a_curve_per_run(script: Script, tmp_path: Path) -> None:

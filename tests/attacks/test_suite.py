@@ -107,6 +107,9 @@ def test_an_engine_without_steps_is_a_trial_too() -> None:
     settings = square.settings()
     assert (settings["engine"], settings["questions_per_image"], settings["radius"]) == ("Square", 7, 0.1)
     assert "queries" not in settings, "which are the images attacked"
+    # Written only where it is not the usual: records from before there was a choice are known again.
+    fixed = Trial("ES", EmbeddingShift(), Square(Ball(0.1), queries=7, rescaled=False)).settings()
+    assert "rescaled" not in settings and fixed == {**settings, "rescaled": False}
 
 
 def test_of_an_engine_that_runs_another_both_names_are_kept() -> None:

@@ -39,7 +39,8 @@ def test_one_failure_masks_and_one_doubt_is_a_doubt() -> None:
     assert overall(words("pass", "unclear", "fail")) == "masked"
     assert overall(words("pass", "unclear")) == "unclear"
     assert overall(words("pass", "pass")) == "honest"
-    assert overall([]) == "unclear"
+    assert overall([]) == overall(words("not run")) == "unclear"
+    assert overall(words("pass", "not run")) == "honest" and overall(words("not run", "fail")) == "masked"
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ def test_an_attack_without_gradients_must_not_win_where_gradients_lose(check: Ca
 
 
 def test_what_was_not_searched_is_not_passed() -> None:
-    assert checks.black_box(survived(50), {}).verdict == "unclear"
+    assert checks.black_box(survived(50), {}).verdict == "not run"
 
 
 def test_of_few_images_nothing_is_said() -> None:

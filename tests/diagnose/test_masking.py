@@ -63,9 +63,17 @@ def test_an_honest_model_fails_no_check() -> None:
     assert overall(list(found.values())) != "masked"
     assert set(found) == {
         "randomness", "zero_gradients", "restarts", "loss_curves", "step_size", "loss_against_margin", "radius_sweep",
-        "steps", "binarisation", "gradient_free", "hard_label", "worst_case",
+        "steps", "binarisation", "black_box", "gradient_free", "hard_label", "worst_case",
     }  # fmt: skip
-    assert all(verdict.curve is not None for name, verdict in found.items() if name != "randomness")
+    assert all(one.curve is not None for name, one in found.items() if name not in ("randomness", "black_box"))
+
+
+def test_without_another_model_transfer_is_said_not_to_have_been_run_and_changes_nothing() -> None:
+    found = by_name(subject(Prototypes()))
+    verdict = found.pop("black_box")
+    assert verdict.verdict == "not run" and not verdict.numbers and "--surrogate RUN" in verdict.said
+    assert overall([*found.values(), verdict]) == overall(list(found.values()))
+    assert "and transfer" not in found["worst_case"].numbers
 
 
 def test_rounded_inputs_are_found_out_by_what_needs_no_gradient() -> None:
@@ -85,7 +93,7 @@ def test_a_randomised_model_is_said_to_be_one_and_examined_as_one_draw_of_it() -
     assert "mean of draws" in found["randomness"].numbers
     # One draw is an honest function, and a search by decisions, which lets images go, is not asked of it.
     assert all(found[name].verdict != "fail" for name in ("restarts", "zero_gradients", "steps"))
-    assert "hard_label" not in found
+    assert found["hard_label"].verdict == "not run" and "RayS" in found["hard_label"].said
 
 
 class Waves(nn.Module):

@@ -1,5 +1,7 @@
 """A model that draws at random is known by its answers, its records say so, and what it draws repeats."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -14,10 +16,13 @@ from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.chance import is_randomised
 from robustmetric.jobs.clustering import run_clustering
 from robustmetric.jobs.evaluate import run_suite
+from robustmetric.jobs.suites import load_suite
 from robustmetric.jobs.workers import Workers
 from robustmetric.models.encoder import Encoder
 from robustmetric.numerics.randomness import repeatable
+from robustmetric.perturb.apgd import APGD
 from robustmetric.perturb.ball import Ball
+from robustmetric.perturb.expectation import Expectation
 from robustmetric.perturb.pgd import PGD
 from robustmetric.records import Record
 
@@ -58,7 +63,8 @@ def test_records_of_a_randomised_model_say_so_and_repeat(capsys: pytest.CaptureF
     state = torch.random.get_rng_state()
     first = measured(0.3, seed=0)
     assert torch.equal(torch.random.get_rng_state(), state), "nobody else's randomness is disturbed"
-    assert "warning: the model draws at random" in capsys.readouterr().err
+    warned = capsys.readouterr().err
+    assert "warning: the model draws at random" in warned and "of a classifier, autoattack_rand" in warned
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(17)
         second = measured(0.3, seed=0)
@@ -66,6 +72,41 @@ def test_records_of_a_randomised_model_say_so_and_repeat(capsys: pytest.CaptureF
     assert all(r.settings["randomised"] is True for r in first) and len(first) == 4
     other = measured(0.3, seed=1)
     assert [r.scores for r in other] != [r.scores for r in first], "what it draws depends on the seed"
+
+
+class _Shaken(nn.Module):
+    """The nearest class mean of digits, as logits, with weights drawn anew around it at every answer."""
+
+    classes = 10
+
+    def __init__(self, noise: float) -> None:
+        super().__init__()
+        train, self.noise = Digits(closed=True).load().train, noise
+        x = train.inputs.flatten(1).float() / 255
+        self.register_buffer("means", torch.stack([x[train.labels == label].mean(dim=0) for label in range(10)]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        # -|x - m|^2 / 2 up to |x|^2 / 2, which all classes share.
+        drawn = self.means + self.noise * torch.randn(len(x), *self.means.shape)
+        return (drawn @ x.flatten(1)[:, :, None])[:, :, 0] - self.means.square().sum(dim=1) / 2
+
+
+def test_the_suite_for_randomised_models_climbs_the_mean_that_single_draws_hide() -> None:
+    suite = load_suite("autoattack_rand", radius=0.1)
+    first, second = suite.trials
+    assert [trial.attack.loss for trial in suite.trials] == ["cross_entropy", "dlr"]
+    assert first.engine == second.engine == Expectation(Ball(0.1), APGD(Ball(8 / 255), goal=1e4), draws=20)
+    short = replace(first.engine, engine=APGD(Ball(0.1), steps=20, goal=1e4))
+    single = Trial("single", first.attack, short.engine)
+    trials = [single, *(replace(trial, engine=short) for trial in suite.trials)]
+    arena = Arena.prepare(
+        _Shaken(0.1), Digits(closed=True).load(), Identity(), Workers(CPU), limit=150, batch_size=150
+    )  # fmt: skip
+    found = {record.name: record for record, _ in run_suite(arena, replace(suite, trials=trials), 0, {})}
+    scores = {name: record.scores["accuracy"] for name, record in found.items()}
+    assert scores["clean"] > 70 and scores["single"] > scores["APGD-CE (EOT)"] + 10, scores
+    assert scores["AutoAttack rand"] == scores["APGD-DLR (EOT)"] <= scores["APGD-CE (EOT)"]
+    assert all(record.settings["randomised"] for record in found.values())
 
 
 def clustered(noise: float, seed: int) -> list[Record]:

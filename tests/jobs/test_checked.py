@@ -29,8 +29,8 @@ LITTLE = Masking(
     images=12, restarts=2, starts=2, start_steps=3, counts=(1, 2), sizes=(1.0, 2.0), apgd_steps=3, queries=9, draws=2,
     votes=3,
 )  # fmt: skip
-CHECKS = ["randomness", "zero_gradients", "restarts", "loss_curves", "step_size", "loss_against_margin",
-          "radius_sweep", "steps", "binarisation", "gradient_free", "hard_label", "worst_case"]  # fmt: skip
+CHECKS = ["randomness", "zero_gradients", "restarts", "loss_curves", "step_size", "loss_against_margin", "radius_sweep",
+          "steps", "binarisation", "black_box", "gradient_free", "hard_label", "worst_case"]  # fmt: skip
 SETTING_UP = 3
 """Answers it takes to know that a model has a gradient, and whether it draws at random."""
 SLOW = """

@@ -62,15 +62,38 @@ def test_a_classifier_is_diagnosed_by_command_and_not_again(command: Command, tm
     assert first.code == 0, first.err
     found = [record for record in records.read(tmp_path / "run" / "results.jsonl") if record.kind == "masking"]
     names = [record.name for record in found]
-    assert names[-1] == "verdict" and len(names) == 13 and {"hard_label", "worst_case"} <= set(names)
+    assert names[-1] == "verdict" and len(names) == 14 and {"hard_label", "worst_case"} <= set(names)
     assert found[-1].context["checks"].keys() == set(names[:-1])
-    assert sum(found[-1].scores.values()) == 12
+    assert sum(found[-1].scores.values()) == 13 and found[-1].scores["not run"] == 1
+    assert found[-1].context["checks"]["black_box"] == "not run"
+    assert "run  black_box at 0.15: not run: no other model was named to transfer from" in first.err
     assert all(record.count == 12 and record.settings["radius"] == 0.15 for record in found)
-    assert all("curve" in record.context for record in found if record.name not in ("randomness", "verdict"))
+    drawn = [record for record in found if record.name not in ("randomness", "black_box", "verdict")]
+    assert all("curve" in record.context for record in drawn)
     again = command("evaluate", "run", "little.yaml")
     assert "nothing to do" in again.err
     assert command("report", "run", "-o", "page").code == 0
-    assert "Is it real?" in (tmp_path / "page" / "index.html").read_text()
+    page = (tmp_path / "page" / "index.html").read_text()
+    assert "Is it real?" in page and "- not run" in page
+
+
+def test_a_surrogate_of_the_command_line_is_what_the_check_of_transfer_climbs_on(
+    command: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "little.yaml").write_text(SUITE.replace("queries: 5", "queries: 5, surrogates: $surrogates"))
+    for seed in (0, 1):
+        assert command("train", "digits/classifier", "epochs=1", f"seed={seed}", "-o", f"run{seed}").code == 0
+    results = tmp_path / "run0" / "results.jsonl"
+    assert command("evaluate", "run0", "little.yaml").code == 0
+    before = [record for record in records.read(results) if record.kind == "masking"]
+    first = command("evaluate", "run0", "little.yaml", "--surrogate", "run1")
+    assert first.code == 0, first.err
+    found = [record for record in records.read(results) if record.kind == "masking"][len(before) :]
+    assert len(found) == 14, "none of the checks without a surrogate is taken for one with it"
+    (transferred,) = [record for record in found if record.name == "black_box"]
+    assert transferred.context["verdict"] != "not run" and "run1" in transferred.scores
+    assert found[-1].settings["trial"] == "masking from run1" and len(found[-1].settings["surrogate_weights"]) == 1
+    assert "nothing to do" in command("evaluate", "run0", "little.yaml", "--surrogate", "run1").err
 
 
 def test_an_ensemble_is_examined_by_its_mean_or_by_its_vote() -> None:

@@ -31,8 +31,8 @@ def attacked(suite: str, name: str, value: float, count: int = 1000, kind: str =
     return Record(kind, name, {"accuracy": value}, described, {"accuracy": (value - 1, value + 1)}, count, 10.0)
 
 
-def verdict(word: str, radius: float = 8 / 255) -> Record:
-    settings = {**SHARED, "norm": "linf", "radius": radius, "suite": "masking", "queries": 10000}
+def verdict(word: str, radius: float = 8 / 255, **more: Any) -> Record:
+    settings = {**SHARED, "norm": "linf", "radius": radius, "suite": "masking", "queries": 10000, **more}
     notes = {"verdict": word, "checks": {"steps": "fail" if word == "masked" else "pass"}}
     return Record("masking", "verdict", {}, settings, {}, 200, 100.0, 0, notes)
 
@@ -186,6 +186,15 @@ def test_the_masking_verdict_is_that_at_the_published_radius_and_its_suite_was_t
     assert row["command"].endswith(" && robustmetric evaluate runs/run masking") and faults(row) == []
     assert row["wall_seconds"]["evaluate"] == 1 + 10 + 100, "the worst case is of attacks that were counted"
     assert "masking" not in read_row(run(tmp_path / "other", *USUAL, verdict("masked", 16 / 255)))
+
+
+def test_the_command_names_the_run_that_masking_climbed_on_where_the_command_line_did(tmp_path: Path) -> None:
+    named = verdict("honest", trial="masking from plain-seed0", surrogate_weights=["ffff"])
+    row = read_row(run(tmp_path / "run", *USUAL, named))
+    assert row["command"].endswith(" && robustmetric evaluate runs/run masking --surrogate runs/plain-seed0")
+    # A suite's own file may name them too.
+    row = read_row(run(tmp_path / "other", *USUAL, verdict("honest", trial="masking", surrogate_weights=["ffff"])))
+    assert row["command"].endswith(" && robustmetric evaluate runs/other masking")
 
 
 def test_every_suite_has_its_own_batch_and_queries_in_the_command(tmp_path: Path) -> None:

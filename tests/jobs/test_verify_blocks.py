@@ -190,8 +190,25 @@ def test_the_words_of_the_masking_checks_are_verified(classifier: Path, tmp_path
     assert differing(found) == ["masking, steps", "masking, verdict"]
     (line,) = [line for line in found.lines() if line.startswith("masking, steps")]
     assert line.split()[2:] == ["fail", "pass", "pass", "to", "pass", "DIFFERS"]
+    # Twelve checks, the number of images and the verdict: transfer, the thirteenth, was not run.
     assert len([check for check in found.checks if check.name.startswith("masking, ")]) == 12 + 2
     assert any("other images" in reason for reason in again(classifier, tmp_path, queries=32).left_out)
+
+
+def test_what_hangs_on_another_model_s_weights_is_named_and_the_other_checks_are_verified(
+    classifier: Path, tmp_path: Path
+) -> None:
+    def change(row: Row) -> None:
+        row["masking"]["checks"] |= {"black_box": "fail", "steps": "fail"}
+        row["masking"]["verdict"] = "masked"
+        row["command"] += " --surrogate runs/other"
+
+    found = again(classifier, tmp_path, change, attacks=["masking"])
+    assert differing(found) == ["masking, steps"]
+    unmeasured = {reason for reason in found.left_out if "climbed on runs/other" in reason}
+    assert {reason.split(" (")[0] for reason in unmeasured} == {
+        "masking, black_box", "masking, worst_case", "masking, verdict",
+    }  # fmt: skip
 
 
 def test_of_few_images_the_masking_checks_need_the_row_s_own_hardware(classifier: Path, tmp_path: Path) -> None:

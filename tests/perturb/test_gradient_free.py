@@ -216,9 +216,27 @@ def test_square_sides_follow_the_published_schedule() -> None:
     assert engine._window(501, x) == (4, 4)
     # With 1,000 queries, after 1, 5, 20, ...
     assert [replace(engine, queries=1000)._window(query, x)[0] for query in (1, 2, 6, 21)] == [18, 13, 9, 6]
+    # Not rescaled, the marks are queries whatever their number: of 1,000 the last is at 500.
+    fixed = replace(engine, queries=1000, rescaled=False)
+    assert [fixed._window(query, x)[0] for query in (10, 11, 50, 51, 201, 501, 999)] == [18, 13, 13, 9, 6, 4, 4]
+    # 5,000, as AutoAttack has it: rescaled, the side is 1 from query 3,001 on; as it is, still 2 at the last.
+    usual = replace(engine, queries=5000)
+    assert [usual._window(query, x)[0] for query in (5, 6, 3000, 3001, 4999)] == [18, 13, 2, 1, 1]
+    assert [replace(usual, rescaled=False)._window(query, x)[0] for query in (10, 11, 3001, 4999)] == [18, 13, 2, 2]
     # At most one less than the side; of 100 flat features 80, then 40, and never none.
     assert replace(engine, p=1.0)._window(0, x) == (19, 19)
     assert [engine._window(query, torch.zeros(1, 100)) for query in (0, 11, 9999)] == [(1, 80), (1, 40), (1, 1)]
+
+
+@pytest.mark.parametrize("rescaled", [True, False])
+@pytest.mark.parametrize("queries", [300, 5000, 10_000])
+def test_square_shrinks_as_the_authors_code_does(rescaled: bool, queries: int) -> None:
+    square = pytest.importorskip("pyautoattack.square")
+    theirs = square.SquareAttack(None, n_queries=queries, p_init=0.8, resc_schedule=rescaled, device="cpu")
+    ours, x = Square(BALL, queries, rescaled=rescaled), torch.zeros(1, 3, 32, 32)
+    for query in range(queries - 2):
+        side = max(round(math.sqrt(theirs.p_selection(query) * 32 * 32)), 1)
+        assert ours._window(query, x) == (side, side)
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -108,6 +108,15 @@ def test_a_masked_row_is_flagged_in_tables_by_what_it_failed() -> None:
     assert note({"masking": {"verdict": "unclear", "checks": {}}}) == "" and note({}) == ""
 
 
+def test_a_check_that_was_not_run_is_neither_a_pass_nor_a_fault(make_run: MakeRun) -> None:
+    words = {"steps": "pass", "black_box": "not run"}
+    records = (check("steps", "pass", LINES), check("black_box", "not run"), last("honest", words))
+    (found,) = checked(read_runs([make_run("at", clean(90.0), *records)]))
+    assert [(one.verdict, one.sign) for one in found.checks] == [("pass", "✓"), ("not run", "-")]
+    block = masking_block(records)
+    assert block is not None and block["checks"] == words and faults(block) == []
+
+
 def test_a_block_says_when_its_attacks_searched_in_tf32() -> None:
     sought = masking_block([last("honest", {"steps": "pass"}, search="tf32")])
     assert sought == {"verdict": "honest", "checks": {"steps": "pass"}, **PLACE, "search": "tf32"}

@@ -79,6 +79,8 @@ def _described(engine: Engine) -> dict[str, Any]:
     inner = in_ball(engine.engine, engine.ball) if isinstance(engine, Expectation) else None
     if inner is not None:
         found.pop("engine")
+    if found.get("rescaled") is True:
+        found.pop("rescaled")  # written only where it is not the usual, as records were before there was a choice
     # What a record calls `queries` are the images attacked.
     named = {"queries": "questions_per_image"}
     runs = {} if inner is None else {"runs": _described(inner)}

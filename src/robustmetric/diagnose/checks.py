@@ -44,13 +44,20 @@ class Verdict:
 
 
 def overall(verdicts: Sequence[Verdict]) -> str:
-    """`masked` where any check fails, `unclear` where any is, else `honest`."""
-    words = {verdict.verdict for verdict in verdicts}
+    """`masked` where any check fails, `unclear` where any is, else `honest`; those that were not run do not count."""
+    words = {verdict.verdict for verdict in verdicts} - {"not run"}
     return "masked" if "fail" in words else "unclear" if "unclear" in words or not words else "honest"
+
+
+def not_run(name: str, why: str) -> Verdict:
+    """A check that could not be asked and why; it stands among the others, so that nobody takes it for done."""
+    return Verdict(name, "not run", {}, f"not run: {why}")
 
 
 def black_box(white: Survived, transferred: Mapping[str, Survived]) -> Verdict:
     """Images that withstand the white-box attack must not fall to perturbations found on another model."""
+    if not transferred:
+        return not_run("black_box", "no other model was named to transfer from (--surrogate RUN)")
     return _not_beaten("black_box", "perturbations found on another model", white, transferred)
 
 
@@ -241,8 +248,6 @@ def worst_case(runs: Bool[Tensor, "runs images"], others: Mapping[str, Survived]
 
 
 def _not_beaten(name: str, by: str, white: Survived, others: Mapping[str, Survived]) -> Verdict:
-    if not others:
-        return Verdict(name, "unclear", {}, f"not measured: {by}")
     together = torch.stack(list(others.values())).all(dim=0)
     beaten = _percent(white & ~together)
     numbers = {"white-box": _percent(white), **{key: _percent(value) for key, value in others.items()}}

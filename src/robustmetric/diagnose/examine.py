@@ -75,11 +75,7 @@ def go_on(
         # The rest is about gradients, not about chance: of the function that one draw makes of the model.
         function = replace(this.subject, model=FixedDraw(this.subject.model), view="exact", features=None)
         this = replace(this, subject=function, goal=None)
-    asked = dict(OF_A_FUNCTION)
-    if not this.subject.surrogates:
-        del asked["black_box"]
-    if is_random:
-        del asked["hard_label"]
+    asked = {**OF_A_FUNCTION, **({"hard_label": _no_hard_label} if is_random else {})}
     left: Left = {}
     for name, check in asked.items():
         ended = _ended(name, check, this, left, done)
@@ -150,7 +146,7 @@ def _binarisation(this: Examination, left: Left) -> tuple[Verdict, Left]:
 
 def _black_box(this: Examination, left: Left) -> tuple[Verdict, Left]:
     transferred = _transferred(this)
-    return checks.black_box(_white(left), transferred), {"transfer": _worst(transferred)}
+    return checks.black_box(_white(left), transferred), {"transfer": _worst(transferred)} if transferred else {}
 
 
 def _gradient_free(this: Examination, left: Left) -> tuple[Verdict, Left]:
@@ -163,6 +159,10 @@ def _hard_label(this: Examination, left: Left) -> tuple[Verdict, Left]:
     engine = RayS(this.engine.ball, this.effort.queries)
     found = {"RayS": this.survived(Decision(this.subject.right), engine)}
     return checks.hard_label(_white(left), found), found
+
+
+def _no_hard_label(this: Examination, left: Left) -> tuple[Verdict, Left]:
+    return checks.not_run("hard_label", "RayS lets images go one by one, and a draw is fixed for a whole batch"), {}
 
 
 def _worst_case(this: Examination, left: Left) -> tuple[Verdict, Left]:

@@ -47,7 +47,7 @@ class Masking:
     votes: int = 25
     """Of a randomised model, answers whose share that is right counts."""
     surrogates: Sequence[str] = ()
-    """Run folders of other models, on which transferred perturbations are found."""
+    """Run folders of other models, on which transferred perturbations are found; without any `black_box` is not run."""
     by_vote: bool = False
     """Whether the members of an ensemble vote on the first neighbour, or search by their mean."""
     role: ClassVar[Literal["query", "candidate"]] = "query"

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-Word = Literal["pass", "fail", "unclear"]
+Word = Literal["pass", "fail", "unclear", "not run"]
+"""How a check ended; `not run` where it could not be asked, which is no verdict: it counts neither for nor against."""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ def chance_settings(arena: Arena) -> dict[str, Any]:
     if arena.workers.rank == 0:
         say(
             "warning: the model draws at random, two answers to one image differ; attacks that climb single draws "
-            "overrate it: use engines under {name: expectation, engine: ...}, and the suite masking"
+            "overrate it: run the suites masking and, of a classifier, autoattack_rand, or engines under "
+            "{name: expectation, engine: ...}"
         )
     return {"randomised": True}

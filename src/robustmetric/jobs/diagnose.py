@@ -31,6 +31,7 @@ from robustmetric.models.ensemble import Ensemble
 from robustmetric.numerics.randomness import generator
 from robustmetric.perturb.pgd import PGD, frozen
 from robustmetric.records import Record
+from robustmetric.report.masking_flag import ALL_WORDS
 from robustmetric.types import Inputs
 
 KIND = "masking"
@@ -116,7 +117,7 @@ def _diagnose(
     words = {verdict.name: verdict.verdict for _, verdict in found}
     yield replace(
         last,
-        scores={word: float(sum(said == word for said in words.values())) for word in ("pass", "unclear", "fail")},
+        scores={word: float(sum(said == word for said in words.values())) for word in ALL_WORDS},
         count=count,
         seconds=sum(record.seconds for record, _ in found),
         context={**last.context, "verdict": overall([verdict for _, verdict in found]), "checks": words},

@@ -11,6 +11,7 @@ from robustmetric.jobs.classifier_ledger import LOCAL, TRANSFER, by_source, sour
 from robustmetric.jobs.clustering_ledger import clustering_records, seconds
 from robustmetric.jobs.suites import load_suite
 from robustmetric.records import Record
+from robustmetric.report.masking_flag import KIND as MASKING
 from robustmetric.report.masking_flag import masking_record
 from robustmetric.report.scores import show_radius
 
@@ -114,7 +115,7 @@ def commands(facts: Mapping[str, Any], clean: Record, every: Sequence[Record]) -
         words = ["robustmetric evaluate", f"runs/{facts.get('name')}", suite]
         sources: dict[str, list[Record]] = {}
         for record in own:
-            if "surrogate_weights" in record.settings and record.kind != "masking":
+            if "surrogate_weights" in record.settings and (record.kind != MASKING or source_of(record) != "RUN"):
                 sources.setdefault(source_of(record), []).append(record)
         for source, moved in (sources or {"": own}).items():
             surrogate = ["--surrogate", f"runs/{source}" if source != "RUN" else source] if source else []

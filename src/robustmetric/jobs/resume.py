@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from robustmetric.records import Record
 
-UNUSUAL = ("repeats", "rounded", "standing", "standing_rows", "surrogate_weights", "randomised", "search")
+UNUSUAL = ("repeats", "rounded", "standing", "standing_rows", "surrogate_weights", "randomised", "search",
+           "rescaled")  # fmt: skip
 """Settings that are written only where they are not the usual: without one, a record is of other work than with it."""
 
 

@@ -17,6 +17,8 @@ SUITE_KEYS = ("engine", "attacks", "modes", "survivors", "rounded")
 TRIAL_KEYS = ("attack", "engine", "radii", "repeats", "on_all")
 SURROGATE = "$surrogate"
 """What a suite writes where the user is to name a run folder."""
+SURROGATES = "$surrogates"
+"""What it writes where one may be named: the folders that were, none or one."""
 
 
 def load_suite(
@@ -25,22 +27,24 @@ def load_suite(
     """A suite by short name or file: a default `engine`, and `attacks`, each with its own changes and radii.
 
     It runs in the modes its file names, or in those given here. Attacks that ask for a `$surrogate`, a run folder, are
-    left out where none is given.
+    left out where none is given; those that take `$surrogates` are run without.
     """
     path, spec = _read_suite(name)
     asking = [label for label, entry in spec["attacks"].items() if _mentions(entry, SURROGATE)]
-    if surrogate is not None and not asking:
+    taking = [label for label, entry in spec["attacks"].items() if _mentions(entry, SURROGATES)]
+    if surrogate is not None and not asking and not taking:
         raise InputError(
             f"{path}: no attack asks for a surrogate; leave {surrogate!r} out, or run transfer (of classifiers), "
-            "transfer28, transfer224 or clustering_adaptive"
+            "transfer28, transfer224, masking or clustering_adaptive"
         )
+    variables = {"surrogate": surrogate, "surrogates": () if surrogate is None else (surrogate,)}
     entries = {k: entry for k, entry in spec["attacks"].items() if surrogate is not None or k not in asking}
     if not entries:
         raise InputError(f"{path}: every attack asks for a surrogate; name a run folder with --surrogate RUN")
     trials: list[Trial] = []
     for label, entry in entries.items():
-        shown = f"{label} from {Path(surrogate).name}" if surrogate and label in asking else str(label)
-        trials += _trials(shown, entry, spec["engine"], f"{path}.attacks.{label}", {"surrogate": surrogate})
+        shown = f"{label} from {Path(surrogate).name}" if surrogate and label in asking + taking else str(label)
+        trials += _trials(shown, entry, spec["engine"], f"{path}.attacks.{label}", variables)
     rounded, survivors = spec.get("rounded", True), spec.get("survivors", {})
     _check_survivors(rounded, survivors, str(path))
     parts = {

@@ -29,6 +29,7 @@ from robustmetric.jobs.workers import Hardware, Workers, describe
 from robustmetric.numerics.kmeans import Backend, check_backend
 from robustmetric.recipe import Spec
 from robustmetric.records import Record
+from robustmetric.report.masking_flag import NOT_RUN
 from robustmetric.report.scores import title
 
 UNTOLD = ("mAP@R", "AMI", "AMI std")
@@ -149,7 +150,9 @@ def _backend(spec: Mapping[str, Spec], given: str | None, suite: Suite) -> Backe
 
 def _judged(record: Record) -> str:
     """How a check of the masking diagnostics ended; nothing for an ordinary record."""
-    return f"{record.context['verdict']}  " if record.kind == "masking" else ""
+    if record.kind != "masking":
+        return ""
+    return str(record.context["said"]) if record.context["verdict"] == NOT_RUN else f"{record.context['verdict']}  "
 
 
 def _apart(record: Record) -> str:

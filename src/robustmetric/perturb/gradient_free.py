@@ -19,7 +19,7 @@ from robustmetric.types import Inputs, Value
 LARGE, COARSE = 64, 32
 """NES: images of more than LARGE pixels a side get noise of COARSE x COARSE, enlarged."""
 MARKS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
-"""Square: where, of 10,000 queries, the squares' area is halved."""
+"""Square: after how many queries the squares' area is halved; of 10,000, where the schedule is rescaled."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,8 @@ class Square:
     """A row whose value reaches this is done; the values of the ranking attacks, which end at 0, have such a goal."""
     ties: bool = False
     """Whether an equal value is moved to as well: lets the search cross the plateaus that ranks have."""
+    rescaled: bool = True
+    """Whether the schedule, of 10,000 queries in the paper, is fitted to `queries`; AutoAttack's Square does not."""
 
     def __post_init__(self) -> None:
         if self.ball.norm != "linf":
@@ -170,7 +172,8 @@ class Square:
     def _window(self, query: int, x: Inputs) -> tuple[int, int]:
         """Height and width of the square painted at this query; of a flat input, a run of features."""
         height, width = as_images(x).shape[2:]
-        halvings = sum(int(query / self.queries * 10_000) > mark for mark in MARKS)
+        time = int(query / self.queries * 10_000) if self.rescaled else query
+        halvings = sum(time > mark for mark in MARKS)
         area = self.p / 2**halvings * height * width
         if height == 1:
             return 1, _between(round(area), 1, width - 1)

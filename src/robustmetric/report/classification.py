@@ -7,7 +7,18 @@ from robustmetric.report import masking_flag
 from robustmetric.report.ledger import Row
 from robustmetric.report.scores import DASH, show, show_radius
 
-ORDER = ("FGSM", "PGD-20", "PGD-100", "CW-20", "CW-100", "Feature match", "Square", "RayS", "Local search")
+ORDER = (
+    "FGSM",
+    "Clean-start FGSM",
+    "PGD-20",
+    "PGD-100",
+    "CW-20",
+    "CW-100",
+    "Feature match",
+    "Square",
+    "RayS",
+    "Local search",
+)
 """The attacks of the authors' protocol and of their critics, each on all images."""
 LAST = ("AutoAttack", "worst case")
 LOWEST, SPREAD, LOCAL = "lowest run", "max - min", "local_search"

@@ -7,12 +7,12 @@ from typing import Any
 from markupsafe import Markup
 
 from robustmetric.records import Record
-from robustmetric.report.masking_flag import KIND, LAST, MARK, failed, masking_block
+from robustmetric.report.masking_flag import KIND, LAST, MARK, NOT_RUN, failed, masking_block
 from robustmetric.report.plots import COLOURS, colour, new_axes, to_svg
 from robustmetric.report.runs import Run
 from robustmetric.report.scores import show_radius
 
-SIGNS = {"pass": "✓", "fail": MARK, "unclear": "?"}
+SIGNS = {"pass": "✓", "fail": MARK, "unclear": "?", NOT_RUN: "-"}
 TITLES = {
     "randomness": "same answer twice",
     "zero_gradients": "there is a gradient",

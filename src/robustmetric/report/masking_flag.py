@@ -10,6 +10,9 @@ KIND, LAST = "masking", "verdict"
 """Of the records; and the name of the one that sums up."""
 MARK = "⚑"
 WORDS = ("pass", "unclear", "fail")
+NOT_RUN = "not run"
+"""Of a check that could not be asked: no verdict, and none of the three."""
+ALL_WORDS = (*WORDS, NOT_RUN)
 VERDICTS = ("honest", "unclear", "masked")
 KEYS = ("verdict", "checks", "radius", "images")
 SEARCH = "search"
@@ -49,8 +52,8 @@ def faults(block: Any) -> list[str]:
         if isinstance(block[key], bool) or not isinstance(block[key], int | float) or not block[key] > 0:
             return [f"masking.{key} {block[key]!r} is no number > 0"]
     found = [] if block["verdict"] in VERDICTS else [f"masking.verdict {block['verdict']!r} is none of {VERDICTS}"]
-    found += [f"masking.checks.{name} {word!r} is none of {WORDS}" for name, word in block["checks"].items()
-              if word not in WORDS]  # fmt: skip
+    found += [f"masking.checks.{name} {word!r} is none of {ALL_WORDS}" for name, word in block["checks"].items()
+              if word not in ALL_WORDS]  # fmt: skip
     if not found and (block["verdict"] == "masked") != bool(failed(block)):
         found.append("masking.verdict is `masked` where a check fails, and only there")
     return found
