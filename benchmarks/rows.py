@@ -28,6 +28,7 @@ from pathlib import Path
 from threading import Condition, Event, Lock
 from typing import TextIO
 
+from bound import bound
 from planned import SURROGATE, USUAL_PRECISION, Row, choose, read_plan, sources
 from robustmetric.errors import InputError
 from robustmetric.jobs.folder import RunFolder
@@ -197,7 +198,7 @@ class Pool:
             log.flush()
             if command[0] == "ledger":
                 return _write_down(Path(command[1]), Path(command[-1]), log)
-            words = [sys.executable, "-m", "robustmetric", *command]
+            words = bound(["-m", "robustmetric", *command])
             # In a session of its own: Ctrl-C reaches it once, through us. A second one would not let it save its state.
             process = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True

@@ -4,9 +4,9 @@
 With bank "moving" all images climb at once, against the embeddings of the others as they move.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
+from itertools import product
+from typing import Literal, Protocol, get_args, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -74,13 +74,25 @@ class WholeSet:
 class Moved:
     """A set before and after: perturbed inputs, their embeddings, the clean ones."""
 
-    inputs: Inputs
+    inputs: Inputs | None
+    """None where an earlier call made the climb, of which embeddings are kept alone."""
     embeddings: Embeddings
     clean: Embeddings
     judged: float
     """What the judge says of the moved set, in [0, 1]."""
     flat: float
     """Percent of the images (of the first chunk) that have no gradient at the start: an attack that cannot move."""
+
+
+@runtime_checkable
+class Memory(Protocol):
+    """Climbs of a set by their number, with which a call that was cut goes on."""
+
+    def recall(self, number: int) -> Embeddings | None:
+        """What a climb made of the set; None where it is still to be made."""
+
+    def note(self, number: int, embeddings: Embeddings) -> None:
+        """Keep what a climb has made of the set."""
 
 
 @dataclass(frozen=True)
@@ -115,11 +127,12 @@ def move_all(
     rounded: bool = True,
     view: View = "exact",
     clean: Embeddings | None = None,
+    memory: Memory | None = None,
 ) -> Moved:
     """Attack a whole set, `chunk` images at a time; `members` of an ensemble are judged by their vote (V1, C1).
 
     The set's own images are its gallery: `batch.index` is set to their places. Memory: three copies of the images.
-    `clean` are the model's embeddings of the batch, where they are known.
+    `clean` are the model's embeddings of the batch, where they are known. Of several climbs, `memory` is told each.
     """
     _check_engine(whole, engine)
     batch = Batch(batch.inputs, batch.labels, torch.arange(len(batch), device=batch.labels.device))
@@ -130,12 +143,17 @@ def move_all(
     attack = for_members(whole.attack, members)
     seeds = torch.randint(2**31, (whole.restarts,), generator=generator, device=generator.device).tolist()
     flat = _flat(attack, scene, seeds[0])
+    climbs = list(product(seeds, range(len(climbs_of(attack)) if whole.bank == "moving" else 1)))
     best: Moved | None = None
-    for seed in seeds:
-        for inputs, z in _climbs(whole, attack, scene, seed):
-            judged = judge(z, batch.labels, members, whole.judge)
-            if best is None or judged < best.judged:
-                best = Moved(inputs, z, clean, judged, flat)
+    for number, (seed, turn) in enumerate(climbs):
+        inputs, z = None, None if memory is None else memory.recall(number)
+        if z is None:
+            inputs, z = _climb(whole, attack, scene, seed, turn)
+            if memory is not None and len(climbs) > 1:
+                memory.note(number, z)
+        judged = judge(z, batch.labels, members, whole.judge)
+        if best is None or judged < best.judged:
+            best = Moved(inputs, z, clean, judged, flat)
     assert best is not None  # there is at least one restart
     return best
 
@@ -162,6 +180,7 @@ def transfer_all(
     )  # fmt: skip
     with frozen(model, view) as embed:
         clean = embed_all(embed, batch.inputs, chunk) if clean is None else clean
+        assert moved.inputs is not None  # nothing was recalled
         z = embed_all(embed, moved.inputs, chunk)
     return replace(moved, embeddings=z, clean=clean, judged=judge(z, batch.labels, members, whole.judge))
 
@@ -182,18 +201,15 @@ def embed_all(embed: Embed, inputs: Inputs, chunk: int) -> Float[Tensor, "batch 
     return torch.cat([embed(inputs[rows]).float() for rows in chunks(len(inputs), chunk)])
 
 
-def _climbs(whole: WholeSet, attack: Attack, scene: Scene, seed: int) -> Iterator[tuple[Inputs, Embeddings]]:
-    """One still climb, in which each image keeps its worst; or one moving climb for each way the attack has."""
+def _climb(whole: WholeSet, attack: Attack, scene: Scene, seed: int, turn: int) -> tuple[Inputs, Embeddings]:
+    """A still climb, in which each image keeps its worst; or a moving climb by one of the ways that the attack has."""
     if whole.bank == "still":
         outcome = joined([_worst(attack, scene, rows, seed) for rows in scene.parts])
-        yield outcome.inputs, outcome.embeddings.float()
-        return
-    for turn, climb in enumerate(climbs_of(attack)):
-        with frozen(scene.model, scene.view) as embed:
-            moved = _climb_together(climb, scene, embed, (seed, turn), whole.refresh)
-            moved = scene.engine.ball.to_bytes(moved, scene.batch.inputs) if scene.rounded else moved
-            z = embed_all(embed, moved, scene.chunk)
-        yield moved, z
+        return outcome.inputs, outcome.embeddings.float()
+    with frozen(scene.model, scene.view) as embed:
+        moved = _climb_together(climbs_of(attack)[turn], scene, embed, (seed, turn), whole.refresh)
+        moved = scene.engine.ball.to_bytes(moved, scene.batch.inputs) if scene.rounded else moved
+        return moved, embed_all(embed, moved, scene.chunk)
 
 
 def _worst(attack: Attack, scene: Scene, rows: slice, seed: int) -> Outcome:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from robustmetric.attacks.joint import WholeSet, embed_all, move_all, transfer_all
+from robustmetric.attacks.joint import WholeSet, embed_all
 from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.errors import InputError
 from robustmetric.jobs.arena import Arena, known_search
@@ -20,14 +20,14 @@ from robustmetric.jobs.diagnose import is_masking, run_masking
 from robustmetric.jobs.evaluate import run_suite
 from robustmetric.jobs.folder import save_arrays
 from robustmetric.jobs.pictures import Pictures
-from robustmetric.jobs.surrogate import load_surrogate, surrogate_settings
+from robustmetric.jobs.restarts import Restarts, move, voters
+from robustmetric.jobs.surrogate import surrogate_settings
 from robustmetric.jobs.workers import full_precision
 from robustmetric.jobs.worst_case import fitted
 from robustmetric.metrics.robustness import bootstrap_each
 from robustmetric.metrics.voting import Reading, clusters_by_reading, recall_by_reading
-from robustmetric.models.ensemble import Ensemble
 from robustmetric.numerics.kmeans import Backend
-from robustmetric.numerics.randomness import generator, repeatable
+from robustmetric.numerics.randomness import repeatable
 from robustmetric.perturb.pgd import frozen
 from robustmetric.records import Record
 
@@ -97,8 +97,9 @@ def run_clustering(
     """Clean, then every trial: one record for each side perturbed and each reading; last, the strongest attack of each.
 
     A trial whose records are all in `finished` is not run again; the strongest are of all that stand there too, such
-    as transfers from a surrogate that is not named now. `reading` is by default the usual one. Of every trial
-    that is run, `folder` gets embeddings of a few classes before and after, for pictures (`embeddings/*.npz`).
+    as transfers from a surrogate that is not named now. `reading` is by default the usual one. Of every trial that is
+    run, `folder` gets embeddings of a few classes before and after, for pictures (`embeddings/*.npz`); while one of
+    several restarts runs, also those that are finished (`restarts/*.npz`), with which it goes on after a cut.
     """
     if arena.workers.ranks > 1:
         raise InputError(f"a whole set is moved by one process, not {arena.workers.ranks}; expected --devices 1")
@@ -117,19 +118,17 @@ def run_clustering(
             continue
         began = time.monotonic()
         clean = _clean(arena, crowd, seed) if clean is None else clean
-        moved, notes = (clean, {}) if trial is None else _moved(arena, crowd, trial, reading, seed, clean)
-        notes[SECONDS] = time.monotonic() - began
+        memory = None if folder is None or "randomised" in said else Restarts(folder / "restarts", expected[0], clean)
+        moved, notes = (clean, {}) if trial is None else move(arena, crowd, trial, reading, seed, clean, memory)
+        notes[SECONDS] = time.monotonic() - began + (memory.seconds if memory is not None else 0)
         measured = _measured(crowd, clean, moved, expected, reading, {**context, "chance": crowd.chance, **notes})
         if folder is not None and trial is not None:
             _keep(folder, suite.name, trial, crowd, clean, moved, arena.class_names)
         found += measured
         yield from measured
+        if memory is not None:
+            memory.forget()
     yield from (record for record in strongest(found, base) if record.key not in done)
-
-
-def voters(model: nn.Module) -> int:
-    """How many members vote; a model that is no ensemble is one."""
-    return len(model.members) if isinstance(model, Ensemble) else 1
 
 
 def strongest(found: Iterable[Record], shared: Mapping[str, Any]) -> list[Record]:
@@ -180,29 +179,6 @@ def _clean(arena: Arena, crowd: Crowd, seed: int) -> Tensor:
     """Embeddings of all images as they are: of every trial the same."""
     with repeatable(arena.workers.device, seed, 7), frozen(arena.model, arena.seen) as network:
         return embed_all(network, crowd.batch.inputs, arena.batch_size)
-
-
-@full_precision()
-def _moved(
-    arena: Arena, crowd: Crowd, trial: Trial, reading: Reading, seed: int, clean: Tensor
-) -> tuple[Tensor, dict[str, float]]:
-    """Embeddings of all images as the trial moves them, and what is to be noted of the climb."""
-    if not isinstance(trial.attack, WholeSet):
-        raise InputError(
-            f"trial {trial.label!r}: {trial.attack!r} moves single queries; expected whole_set, as in the others"
-        )
-    surrogate, randomness = load_surrogate(trial, arena), generator(arena.workers.device, seed, 6)
-    rest: dict[str, Any] = {
-        "members": reading.members, "chunk": arena.batch_size, "clean": clean,
-        "rounded": crowd.batch.inputs.dim() > 2, "view": arena.seen,
-    }  # fmt: skip
-    with repeatable(arena.workers.device, seed, 6):
-        if surrogate is None:
-            moved = move_all(trial.attack, trial.engine, arena.model, crowd.batch, randomness, **rest)
-        else:
-            rest["surrogate_members"] = voters(surrogate)
-            moved = transfer_all(trial.attack, trial.engine, surrogate, arena.model, crowd.batch, randomness, **rest)
-    return moved.embeddings, {"percent_without_gradient_at_the_start": moved.flat}
 
 
 @full_precision()

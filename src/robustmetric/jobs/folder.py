@@ -43,6 +43,21 @@ class RunFolder:
         records.write_json(self.summary, summary)
 
     @contextmanager
+    def held(self) -> Iterator[bool]:
+        """Whether this folder, made if need be, is ours to write for as long: no other process that lives holds it.
+
+        Nothing is left of a hold when its process ends, however that ends. Where folders cannot be held, as on Windows
+        and some network disks, each is ours.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        descriptor = _opened(self.path)
+        try:
+            yield descriptor is None or _lock(descriptor)
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+    @contextmanager
     def left_free_by_failure(self, begun: bool) -> Iterator[None]:
         """A training that fails before it saved anything leaves nothing that would refuse the next try."""
         try:
@@ -108,6 +123,27 @@ class RunFolder:
         if there is None:
             records.append(self.results, record)
         return there or record
+
+
+def _opened(path: Path) -> int | None:
+    """A folder, opened to be locked; None where folders are not files."""
+    try:
+        return os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+
+
+def _lock(descriptor: int) -> bool:
+    """Whether no other process has the lock, which is ours then; also where there are no locks."""
+    try:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        return True
+    return True
 
 
 def atomically(path: Path, write: Callable[[Path], object]) -> None:

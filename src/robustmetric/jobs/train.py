@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,13 +65,26 @@ def train(
     check_answer(plan.model, shape)
     context = records.context(describe(fabric.device, fabric.world_size))
     begins = fabric.global_rank == 0 and not resume
-    if begins:
-        summary = summarise(spec, folder.path.name, context, shape)
-        folder.begin(spec, {**summary, **origin(where, [*(overrides or []), *differing(hardware)])})
-    fabric.barrier()
-    with folder.left_free_by_failure(begins):
-        fit(fabric, plan, dataset, folder, context, resume=resume, tensorboard=tensorboard)
+    with _alone(fabric, folder):
+        if begins:
+            summary = summarise(spec, folder.path.name, context, shape)
+            folder.begin(spec, {**summary, **origin(where, [*(overrides or []), *differing(hardware)])})
+        fabric.barrier()
+        with folder.left_free_by_failure(begins):
+            fit(fabric, plan, dataset, folder, context, resume=resume, tensorboard=tensorboard)
     return folder.path
+
+
+@contextmanager
+def _alone(fabric: "Fabric", folder: RunFolder) -> Iterator[None]:
+    """Hold the folder, by the first rank for all; a folder that another training writes is refused by every rank."""
+    with folder.held() if fabric.global_rank == 0 else nullcontext(True) as is_ours:
+        if anywhere(fabric, not is_ours):
+            raise InputError(
+                f"{folder.path} is being written by another process that still runs; expected none: wait for its end, "
+                "or choose another folder with --out"
+            )
+        yield
 
 
 def fit(
