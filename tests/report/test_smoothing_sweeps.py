@@ -43,6 +43,8 @@ def test_rows_of_these_tests_are_rows_of_the_ledger() -> None:
 
 
 def test_smoothing_has_a_line_a_value_with_ours_and_what_was_published_apart() -> None:
+    (table,) = smoothing_tables("cifar10", [{**row, "data_note": "a JPEG copy"} for row in SWEPT])
+    assert table.startswith("### cifar10, label smoothing, a JPEG copy, protocol short, wide_resnet16_4, 8/255, ")
     (table,) = smoothing_tables("cifar10", SWEPT)
     assert table.startswith("### cifar10, label smoothing, protocol short, wide_resnet16_4, 8/255, batches of 60\n")
     head, _, *lines = cells(table)

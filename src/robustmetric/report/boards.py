@@ -20,17 +20,10 @@ from robustmetric.report.board import (
 )
 from robustmetric.report.classification import LAST, ORDER, name_of, on_all, where, without_classifiers
 from robustmetric.report.comparison import title_of
+from robustmetric.report.data_names import data_title
 from robustmetric.report.ledger import ENSEMBLES, LARGE, PROTOCOLS, RADII, Protocol, Row
 from robustmetric.report.scores import describe, show
 
-DATA = {
-    "cub": "CUB-200-2011", "cars": "CARS196", "sop": "Stanford Online Products", "inshop": "In-Shop",
-    "fashion": "Fashion-MNIST", "mnist": "MNIST", "cifar10": "CIFAR-10 (a JPEG copy)",
-    "digits_table": "digits, as a table",
-    "letter": "Letter", "pendigits": "Pendigits", "satimage": "Satimage", "splice_libsvm_form": "Splice",
-    "usps": "USPS",
-}  # fmt: skip
-"""Names of data as people write them; others stand as they are."""
 STRONGEST = "R@1 under its strongest attack"
 RANKED = ("ES:R", "LTM", "GTM")
 """Scores of mode `fixed` that are R@1 under an attack, of which the lowest counts."""
@@ -49,7 +42,7 @@ def chapters(rows: Rows) -> list[Chapter]:
     found: dict[tuple[bool, str, str], list[tuple[Row, bool]]] = {}
     for row, is_own in rows:
         data = str(row["data"])
-        found.setdefault(("learner" in row, DATA.get(data, data), data), []).append((row, is_own))
+        found.setdefault(("learner" in row, data_title(row), data), []).append((row, is_own))
     made: dict[str, list[Board]] = {}
     for (is_proved, name, data), own in sorted(found.items(), key=lambda item: item[0]):
         boards = made.setdefault(f"{name}: proofs" if is_proved else name, [])
