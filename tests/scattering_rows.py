@@ -28,7 +28,7 @@ suite: classification
 LARGE = "model: {trunk: {name: wide_resnet, depth: 28, width: 10}}\nepochs: 200\n"
 PROTOCOLS = (
     "# protocols: scaled as it is; full as fs_wrn28-*; short model.trunk.name=wide_resnet "
-    "model.trunk.depth=16 model.trunk.width=4 epochs=15 (queries: 1000; all; 1000)"
+    "model.trunk.depth=16 model.trunk.width=2 epochs=15 (queries: 1000; all; 1000)"
 )
 HARD, HALF = "{name: cross_entropy}", "{name: cross_entropy, smoothing: 0.5}"
 BALL = "{name: ball, radius: 8/255}"

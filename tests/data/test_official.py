@@ -221,6 +221,19 @@ def test_cifar_folders_have_the_official_class_order(tmp_path: Path, paint: Pain
     assert (dataset.train.inputs[:, 0, 0, 0] == dataset.train.labels).all()
 
 
+def test_of_a_jpeg_copy_of_cifar_the_dataset_says_so_and_of_a_lossless_one_it_does_not(
+    tmp_path: Path, paint: Paint
+) -> None:
+    for kind in ("png", "jpg"):
+        for part in ("train", "test"):
+            for c, name in enumerate(CLASSES):
+                for i in range(2):
+                    paint(tmp_path / kind / "cifar10" / part / name / f"{i}.{kind}", shade=c, size=(32, 32))
+    notes = {kind: Cifar10(root=str(tmp_path / kind)).load().note for kind in ("png", "jpg")}
+    assert notes == {"png": "", "jpg": "a JPEG copy"}
+    assert Cifar10(root=str(tmp_path / "jpg"), validation=0.2).load().note == "a JPEG copy"
+
+
 def test_the_binary_cifar_is_read_bit_for_bit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (6, 3, 4, 3072), np.uint8)[:, 0]

@@ -186,6 +186,31 @@ def test_a_batch_of_one_is_scattered_from_itself() -> None:
         assert terms["scattered"].isfinite() and attack.after[0] > 0
 
 
+def test_an_empty_batch_is_refused_in_one_line() -> None:
+    empty = Batch(torch.zeros(0, 1, 8, 8), torch.zeros(0, dtype=torch.long), torch.arange(0))
+    for group in (None, 3):
+        with pytest.raises(InputError, match="a batch of 0 inputs has nothing to scatter"):
+            FeatureScattering(CrossEntropy(), ONE_STEP, group=group)(classifier(), empty, seeded())
+
+
+def test_outputs_that_hold_nan_are_refused_and_a_plan_of_nan_shows_in_the_loss_that_training_looks_at() -> None:
+    class Broken(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.flatten(1)[:, :CLASSES] * math.nan
+
+    with pytest.raises(InputError, match="hold NaN"):
+        FeatureScattering(CrossEntropy(), ONE_STEP)(Broken(), paired_batch(), seeded())
+
+    class Lost:
+        """As IPOT of costs with NaN, on a device where nobody looks."""
+
+        def __call__(self, cost: Tensor, mu: Tensor | None = None, nu: Tensor | None = None) -> Tensor:
+            return cost * math.nan
+
+    terms = FeatureScattering(CrossEntropy(), ONE_STEP, Lost())(classifier(), paired_batch(), seeded())
+    assert terms["scattered"].isnan(), "a step along NaN goes nowhere: without this it would train on noise, unseen"
+
+
 def test_settings_that_do_not_fit_are_refused() -> None:
     with pytest.raises(InputError, match="group 0 is no number of rows"):
         FeatureScattering(CrossEntropy(), ONE_STEP, group=0)

@@ -48,6 +48,13 @@ class Witness(Defence):
         return dict(self.inner(model, batch, generator))
 
 
+class Lost:
+    """A matching whose plans are NaN, as those of costs with NaN are on a device, where nobody looks at them."""
+
+    def __call__(self, cost: Tensor, mu: Tensor | None = None, nu: Tensor | None = None) -> Tensor:
+        return cost * float("nan")
+
+
 class Broken(Defence):
     """A plain sum of embeddings whose loss, or gradient alone, is NaN from step `at` on (on one `rank`, if given)."""
 

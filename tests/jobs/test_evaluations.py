@@ -84,6 +84,14 @@ def test_rows_of_all_recipes_have_names_of_their_own_in_their_table(tmp_path: Pa
     }  # fmt: skip
 
 
+def test_what_was_told_of_the_data_is_in_the_row(tmp_path: Path) -> None:
+    told = replace(USUAL[0], context={"data_note": "a JPEG copy"})
+    row = read_row(run(tmp_path / "run", told, *USUAL[1:]))
+    assert row["data_note"] == "a JPEG copy" and faults(row) == []
+    assert faults({**row, "data_note": 3}) == ["data_note 3 is no text"]
+    assert "data_note" not in read_row(run(tmp_path / "other", *USUAL))
+
+
 def test_costs_are_those_counted_in_the_recipes() -> None:
     for name in recipe.listing():
         counted = re.findall(r"# cost: (\d+) forwards per image", recipe.locate(name).read_text())

@@ -47,6 +47,12 @@ def test_the_plan_s_figures_are_in_every_epoch_s_record(tmp_path: Path) -> None:
     assert 0 < epoch.scores["own"] <= epoch.scores["own_class"] <= 1 + 1e-6 and "scattered" in epoch.scores
 
 
+def test_a_transport_of_nan_stops_the_training_in_one_line(tmp_path: Path) -> None:
+    changes = ["epochs=1", "sampler.batch=200", "defence.matching.name=own_parts.Lost"]
+    with pytest.raises(InputError, match=r"^the loss became NaN or infinite at epoch 1, step 1; .*$"):
+        train("digits/classifier_scattering", changes, tmp_path / "run", hardware=CPU)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

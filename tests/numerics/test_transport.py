@@ -12,7 +12,8 @@ from scipy.optimize import linprog
 from torch import Tensor
 
 from robustmetric.errors import InputError
-from robustmetric.numerics.transport import IPOT, IdentityMatching, Sinkhorn, UniformMatching, cost_matrix
+from robustmetric.numerics import transport
+from robustmetric.numerics.transport import IPOT, IdentityMatching, Matching, Sinkhorn, UniformMatching, cost_matrix
 
 SWAP = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
 
@@ -275,6 +276,22 @@ def test_problems_that_are_none_are_refused() -> None:
     with pytest.raises(InputError, match="cost 'cosin' is not known; did you mean 'cosine'"):
         # Unwrapped: the type checker that runs in tests only would refuse an unknown word first.
         inspect.unwrap(cost_matrix)(cost, cost, "cosin")
+
+
+@pytest.mark.parametrize(
+    "matching", [Sinkhorn(), Sinkhorn(stop="never"), IPOT(), IdentityMatching(), UniformMatching()]
+)
+def test_costs_that_hold_nan_are_refused_and_not_passed_on(matching: Matching) -> None:
+    cost = torch.rand(2, 3, 3)
+    cost[1, 0, 2] = math.nan
+    with pytest.raises(InputError, match=r"^the costs of a transport hold NaN; expected finite outputs .*[^\n]$"):
+        matching(cost)
+
+
+def test_where_costs_are_not_looked_at_first_sinkhorn_s_last_look_finds_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "_problem", lambda cost, mu, nu: (cost, *2 * (torch.full((3,), 1 / 3),)))
+    with pytest.raises(InputError, match="hold NaN"):  # as on a device
+        Sinkhorn()(torch.full((3, 3), math.nan))
 
 
 def test_settings_that_solve_nothing_are_refused() -> None:

@@ -151,6 +151,9 @@ def test_of_classifiers_the_worst_case_counts_and_attacks_in_turn_have_no_column
     one = row("scattering", 0.0, protocol="scaled", data="cifar10", clean={"accuracy": 90.0}, classification=block)
     (board,) = boards({**one, "id": "cifar10-small_resnet-scattering-scaled-seed0", "model": "small_resnet"})
     assert [c.title for c in board.columns] == ["clean", "strongest", "PGD-20", "AutoAttack", "worst case"]
+    told = {**one, "data_note": "a JPEG copy"}
+    titles = [chapter.title for chapter in chapters([(told, False), (one, False)]) if chapter.boards]
+    assert titles == ["CIFAR-10", "CIFAR-10 (a JPEG copy)"]
     assert column(board, "strongest") == ["36.1"] and board.entries[0].cells[board.headline].below == "worst case"
 
 

@@ -35,6 +35,19 @@ def test_a_classifier_that_was_not_attacked_is_still_in_a_table(tmp_path: Path) 
     ]
 
 
+def test_what_is_to_be_told_of_the_data_stands_in_every_heading_and_copies_are_not_mixed(tmp_path: Path) -> None:
+    copy = {"data_note": "a JPEG copy"}
+    write(tmp_path / "cifar10", "plain-scaled", clean={"accuracy": 95.0})
+    write(tmp_path / "cifar10", "madry-scaled", clean={"accuracy": 85.0}, defence="madry", **copy)
+    write(tmp_path / "cifar10", "act-scaled", clean={"R@1": 50.0}, defence="act", **copy)
+    headings = [line for line in comparison(tmp_path / "cifar10").splitlines() if line.startswith("#")]
+    assert headings == [
+        "### cifar10 (a JPEG copy), protocol scaled",
+        "### cifar10 (a JPEG copy), classifiers, protocol scaled, wide_resnet16_8, not attacked",
+        "### cifar10, classifiers, protocol scaled, wide_resnet16_8, not attacked",
+    ]
+
+
 def test_rows_of_retrieval_stand_in_the_order_of_their_own_protocols(tmp_path: Path) -> None:
     for protocol in ("short", "scaled"):
         write(tmp_path / "cifar10", f"act-{protocol}", clean={"R@1": 50.0}, protocol=protocol, defence="act")

@@ -17,11 +17,11 @@ def row(
 ) -> dict[str, Any]:  # fmt: skip
     defence = kind + (f"_smoothing{smoothing}" if smoothing else "")
     eta = {"scattering": "-eta1", "madry": "-eta7"}.get(kind, "")
-    name = f"cifar10-wide_resnet16_4-{defence}{eta}{parts}-short-seed{seed}"
+    name = f"cifar10-wide_resnet16_2-{defence}{eta}{parts}-short-seed{seed}"
     accuracy = {"PGD-100": pgd} | ({} if auto is None else {"AutoAttack": auto})
     extra = {} if lowest is None else {"lowest run": {"PGD-100": lowest}}
     return {
-        "id": name, "data": "cifar10", "model": "wide_resnet16_4", "defence": defence, "recipe": "r", "command": "c",
+        "id": name, "data": "cifar10", "model": "wide_resnet16_2", "defence": defence, "recipe": "r", "command": "c",
         "commit": "abc", "hardware": "h", "protocol": "short", "seed": seed, "queries": 1000,
         "clean": {"accuracy": 85.0},
         "classification": {"norm": "linf", "radius": 0.031373, "accuracy": accuracy, **extra, **block},
@@ -43,8 +43,10 @@ def test_rows_of_these_tests_are_rows_of_the_ledger() -> None:
 
 
 def test_smoothing_has_a_line_a_value_with_ours_and_what_was_published_apart() -> None:
+    (table,) = smoothing_tables("cifar10", [{**row, "data_note": "a JPEG copy"} for row in SWEPT])
+    assert table.startswith("### cifar10, label smoothing, a JPEG copy, protocol short, wide_resnet16_2, 8/255, ")
     (table,) = smoothing_tables("cifar10", SWEPT)
-    assert table.startswith("### cifar10, label smoothing, protocol short, wide_resnet16_4, 8/255, batches of 60\n")
+    assert table.startswith("### cifar10, label smoothing, protocol short, wide_resnet16_2, 8/255, batches of 60\n")
     head, _, *lines = cells(table)
     assert head == [
         "smoothing", "FS: PGD-100", "FS: AutoAttack", "Madry: PGD-100", "Madry: AutoAttack",
@@ -71,7 +73,7 @@ def test_only_rows_that_differ_in_smoothing_alone_share_a_table() -> None:
     fast += [row("madry", "", parts="-batch240"), row("scattering", "", parts="-batch240", pgd=1.0)]
     others = [row("scattering_ipot", "0_5"), row("one_step", "0_5"), row("madry", "0_2", search="tf32")]
     others.append(row("madry", "0_6", radius=0.015686))
-    other_steps = {**row("madry", "0_3"), "id": "cifar10-wide_resnet16_4-madry_smoothing0_3-eta10-short-seed0"}
+    other_steps = {**row("madry", "0_3"), "id": "cifar10-wide_resnet16_2-madry_smoothing0_3-eta10-short-seed0"}
     tables = smoothing_tables("cifar10", [*SWEPT, *fast, *others, other_steps])
     assert [table.partition("\n")[0].rpartition(", ")[2] for table in tables] == ["batches of 60", "batches of 240"]
     assert [line[0] for line in cells(tables[0])[2:]] == ["0", "0.5", "0.8"]
@@ -83,7 +85,7 @@ def test_batch_sizes_have_a_table_by_how_many_images_are_matched() -> None:
     rows = [row("scattering", "0_5", 58.0, 30.0, parts="-batch40"), row("scattering", "0_5", 64.0, 34.0),
             row("scattering", "0_5", 65.0, 33.0, parts="-batch80")]  # fmt: skip
     (table,) = smoothing_tables("cifar10", rows)
-    assert table.partition("\n")[0].endswith(", images matched together, protocol short, wide_resnet16_4, 8/255, "
+    assert table.partition("\n")[0].endswith(", images matched together, protocol short, wide_resnet16_2, 8/255, "
                                              "batches of as many")  # fmt: skip
     assert cells(table)[0] == ["images", "FS: PGD-100", "FS: AutoAttack", "published (WRN-28-10), FS: PGD-100"]
     assert cells(table)[2:] == [

@@ -80,6 +80,8 @@ class Dataset:
     """None: the queries search one another, each leaving itself out by its index."""
     skipped: tuple[str, ...] = ()
     """Missing or unreadable files that were left out."""
+    note: str = ""
+    """What is to be told beside its name wherever its numbers stand: that its images are not the original's."""
 
     @property
     def unmatched(self) -> int:
@@ -125,7 +127,7 @@ def hold_out(dataset: Dataset, share: float, seed: int) -> Dataset:
     order = torch.randperm(classes, generator=torch.Generator().manual_seed(seed))
     train = keep_classes(dataset.train, order[count:].sort().values)
     queries = keep_classes(dataset.train, order[:count].sort().values)
-    return Dataset(name=dataset.name, train=train, queries=queries, skipped=dataset.skipped)
+    return Dataset(name=dataset.name, train=train, queries=queries, skipped=dataset.skipped, note=dataset.note)
 
 
 def keep_classes(split: Split, classes: Int[Tensor, " kept"]) -> Split:

@@ -1,7 +1,7 @@
 """CIFAR-10 (Krizhevsky 2009) from class folders or the binary version: the same ten classes in both splits."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,8 @@ from robustmetric.errors import InputError
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 FOLDERS = ("cifar10", "cifar-10", "CIFAR10", "cifar", "cifar-10-batches-bin")
 BINARY = ("data_batch_1.bin", *(f"data_batch_{i}.bin" for i in range(2, 6)), "test_batch.bin")
+JPEG = "a JPEG copy"
+"""What is told of images that were compressed again: they are not the original's."""
 EXPECTED = (
     "expected cifar10/train/<class>/* and cifar10/test/<class>/* (a folder, or zips named cifar10*.zip), or the binary "
     "version (data_batch_1.bin ...); get it from the CIFAR page of the University of Toronto. The python version is "
@@ -24,7 +26,7 @@ EXPECTED = (
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar10(ImageFiles):
-    """50,000 training and 10,000 test images. Only the binary version is bit-exact: JPEG copies are not, say so."""
+    """50,000 training and 10,000 test images. Only the binary version is bit-exact: of JPEG copies `note` says so."""
 
     size: int = 32
 
@@ -32,7 +34,8 @@ class Cifar10(ImageFiles):
         """The dataset: the binary version in memory where it is there, else the image files."""
         folder = _binary_folder(data_root(self.root))
         if folder is None:
-            return super().load()
+            dataset = super().load()
+            return replace(dataset, note=JPEG) if _is_lossy(dataset) else dataset
         if self.size != 32:
             raise InputError(f"size {self.size}: the binary version of CIFAR-10 is read as it is; use size: 32")
         dataset = Dataset("cifar10", read_binary(folder, BINARY[:5], "train"), read_binary(folder, BINARY[5:], "test"))
@@ -83,6 +86,11 @@ def read_binary(folder: Path, files: tuple[str, ...], part: str) -> Split:
 def _binary_folder(root: Path) -> Path | None:
     places = (root, *(root / name for name in FOLDERS))
     return next((place for place in places if (place / BINARY[0]).is_file()), None)
+
+
+def _is_lossy(dataset: Dataset) -> bool:
+    names = (*dataset.train.names, *dataset.queries.names)
+    return any(Path(name).suffix.lower() in (".jpg", ".jpeg") for name in names)
 
 
 def _part(images: Sequence[str], part: str) -> Listing:

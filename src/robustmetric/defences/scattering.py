@@ -49,16 +49,25 @@ class FeatureScattering(Defence):
         self.cost, self.space, self.detached, self.group = cost, space, detached, group
 
     def forward(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        if not len(batch):
+            raise InputError("a batch of 0 inputs has nothing to scatter; expected at least one")
         with self.attacked(self._seen(model)) as embed:
             with torch.no_grad():
                 clean = embed(batch.inputs)
             triplets = self.loss.mine(clean, batch.labels, generator)
 
+            moved = torch.zeros((), device=batch.inputs.device)
+
             def value(x: Inputs) -> Float[Tensor, " batch"]:
-                return self._scattering(clean, embed(x), batch.labels)
+                nonlocal moved
+                shares = self._scattering(clean, embed(x), batch.labels)
+                moved = moved + shares.detach().sum()
+                return shares
 
             adversarial = self.attack(value, batch.inputs, generator)
-        return {"scattered": self.loss(model(adversarial), batch.labels, triplets, generator)}
+        # A step along a gradient of NaN goes nowhere, and nothing would tell: so NaN in D is NaN in the loss, at which
+        # training stops.
+        return {"scattered": self.loss(model(adversarial), batch.labels, triplets, generator) + 0 * moved}
 
     def _scattering(self, clean: Tensor, moved: Tensor, labels: Tensor) -> Float[Tensor, " batch"]:
         """Each perturbed row's share of D, sum_i T_ij C_ij; also notes where the plan's mass lies."""

@@ -27,6 +27,7 @@ from robustmetric.metrics.robustness import SUB_SCORES, ers
 from robustmetric.records import Record
 from robustmetric.report import clustering_names, clustering_rows
 from robustmetric.report.curves import curve_of, to_csv
+from robustmetric.report.data_names import NOTE
 from robustmetric.report.ledger import (
     CLEAN,
     ENSEMBLES,
@@ -138,6 +139,7 @@ def read_row(path: Path) -> Row:
             "evaluate": round(measured.seconds, 1),
         },
         "weights_sha256": weights,
+        NOTE: clean.context.get(NOTE),
         "queries": clean.count,
         "clean": _rounded({score: clean.scores[score] for score in CLEAN if score in clean.scores}),
         **_blocks(measured, clean, RADII.get(data)),

@@ -29,6 +29,7 @@ from robustmetric.jobs.workers import Hardware, Workers, describe
 from robustmetric.numerics.kmeans import Backend, check_backend
 from robustmetric.recipe import Spec
 from robustmetric.records import Record
+from robustmetric.report.data_names import NOTE
 from robustmetric.report.masking_flag import NOT_RUN
 from robustmetric.report.scores import title
 
@@ -88,6 +89,7 @@ def evaluate(
     backend = _backend(target.spec, kmeans, chosen)
     workers = Workers.of(hardware.fabric())
     lead, context = workers.rank == 0, records.context(describe(workers.device, workers.ranks))
+    context |= {NOTE: target.dataset.note} if target.dataset.note else {}
     if lead and not target.folder.recipe.exists():
         target.folder.begin(target.spec, summarise(target.spec, target.name, context))
     # Before the arena, whose embedding the ranks share: none may read what the first one already adds.

@@ -84,7 +84,9 @@ class Sinkhorn:
             if iteration % LOOK == LOOK - 1 and not bool(moves.any()):
                 break
         plan = exponents(u, v).exp()
-        if self.stop != "never" and bool((plan.detach().sum(dim=(-2, -1)) < FLOOR).any()):
+        # Asked so that NaN fails too, which is below nothing.
+        if self.stop != "never" and not bool((plan.detach().sum(dim=(-2, -1)) >= FLOOR).all()):
+            _check_numbers(cost)
             raise InputError(
                 f"costs of up to {float(cost.detach().max()):.3g} lose all mass in {self.iterations} iterations at "
                 f"regularisation {self.regularisation:g}; expected smaller costs, such as cosine, or stable: true"
@@ -185,6 +187,8 @@ def _problem(cost: Tensor, mu: Tensor | None, nu: Tensor | None) -> tuple[Tensor
             f"costs of shape {tuple(cost.shape)} hold no problem; expected (rows, columns) or more of them"
         )
     cost = cost.to(torch.promote_types(cost.dtype, torch.float32))
+    if cost.device.type == "cpu":
+        _check_numbers(cost)  # on a device it would make the host wait: there Sinkhorn's last look, or the loss, tells
     if mu is None and nu is None and cost.shape[-1] == cost.shape[-2]:
         both = _weights(None, cost, -2)
         return cost, both, both
@@ -209,6 +213,11 @@ def _weights(weights: Tensor | None, cost: Tensor, side: int) -> Tensor:
             "expected one number > 0 for each"
         )
     return weights.to(cost).expand(*cost.shape[:-2], count)
+
+
+def _check_numbers(cost: Tensor) -> None:
+    if bool(cost.detach().isnan().any()):
+        raise InputError("the costs of a transport hold NaN; expected finite outputs of the model on both sides")
 
 
 def _check_positive(value: float | int, name: str) -> None:

@@ -22,17 +22,10 @@ from robustmetric.report.board import (
 from robustmetric.report.classification import LAST, ORDER, name_of, on_all, where, without_classifiers
 from robustmetric.report.clustering_schema import is_cut
 from robustmetric.report.comparison import title_of
+from robustmetric.report.data_names import data_title
 from robustmetric.report.ledger import ENSEMBLES, LARGE, PROTOCOLS, RADII, Protocol, Row, not_measured
 from robustmetric.report.scores import describe, show
 
-DATA = {
-    "cub": "CUB-200-2011", "cars": "CARS196", "sop": "Stanford Online Products", "inshop": "In-Shop",
-    "fashion": "Fashion-MNIST", "mnist": "MNIST", "cifar10": "CIFAR-10 (a JPEG copy)",
-    "digits_table": "digits, as a table",
-    "letter": "Letter", "pendigits": "Pendigits", "satimage": "Satimage", "splice_libsvm_form": "Splice",
-    "usps": "USPS",
-}  # fmt: skip
-"""Names of data as people write them; others stand as they are."""
 STRONGEST = "R@1 under its strongest attack"
 RANKED = ("ES:R", "LTM", "GTM")
 """Scores of mode `fixed` that are R@1 under an attack, of which the lowest counts."""
@@ -54,9 +47,10 @@ def chapters(rows: Rows) -> list[Chapter]:
     found: dict[tuple[bool, str, str], list[tuple[Row, bool]]] = {}
     for row, is_own in rows:
         data = str(row["data"])
-        found.setdefault(("learner" in row, DATA.get(data, data), data), []).append((row, is_own))
+        found.setdefault(("learner" in row, data_title(row), data), []).append((row, is_own))
     for data in dict.fromkeys(name.partition("/")[0] for name in recipe.listing()):
-        found.setdefault((False, DATA.get(data, data), data), [])
+        if not any((is_proved, known) == (False, data) for is_proved, _, known in found):
+            found[False, data_title({"data": data}), data] = []
     made = []
     for (is_proved, name, data), own in sorted(found.items(), key=lambda item: item[0]):
         parts = (proofs,) if is_proved else (retrieval, clustering, classifiers)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from robustmetric.report import masking_flag
+from robustmetric.report.data_names import with_note
 from robustmetric.report.ledger import Row
 from robustmetric.report.scores import DASH, show, show_radius
 
@@ -25,19 +26,20 @@ LOWEST, SPREAD, LOCAL = "lowest run", "max - min", "local_search"
 
 
 def classification_tables(data: str, rows: Sequence[Row]) -> list[str]:
-    """One table per protocol, model and radius, then one of transfer; a row of retrieval is not among them."""
-    groups: dict[tuple[str, str, str], list[Row]] = {}
-    moved: dict[tuple[str, str, str], list[Row]] = {}
+    """One table per copy of the data, protocol, model and radius, then one of transfer; none of retrieval."""
+    groups: dict[tuple[str, str, str, str], list[Row]] = {}
+    moved: dict[tuple[str, str, str, str], list[Row]] = {}
     for row in filter(_is_of_classifier, rows):
         at = where(row["classification"]) if "classification" in row else "not attacked"
-        groups.setdefault((row["protocol"], row["model"], at), []).append(row)
+        groups.setdefault((with_note(data, row), row["protocol"], row["model"], at), []).append(row)
         if "transfer" in row:
             at = f"{where(row['transfer'])}, transfer"
-            moved.setdefault((row["protocol"], row["model"], at), []).append(row)
+            moved.setdefault((with_note(data, row), row["protocol"], row["model"], at), []).append(row)
     made = [(key, _table(group)) for key, group in groups.items()]
     made += [(key, _transfer_table(group)) for key, group in moved.items()]
     return [
-        f"### {data}, classifiers, protocol {protocol}, {model}, {at}\n\n{text}" for (protocol, model, at), text in made
+        f"### {name}, classifiers, protocol {protocol}, {model}, {at}\n\n{text}"
+        for (name, protocol, model, at), text in made
     ]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from robustmetric import recipe
 from robustmetric.report import clustering_rows, masking_flag
 from robustmetric.report.classification import classification_tables, without_classifiers
+from robustmetric.report.data_names import with_note
 from robustmetric.report.ledger import LARGE, PROTOCOLS, Row, not_measured, published, read_rows, why_not
 from robustmetric.report.names import label, steps
 from robustmetric.report.pairs import fallen, grids
@@ -34,7 +35,8 @@ def comparison(folder: Path) -> str:
     clustered = [row for row in every if clustering_rows.is_of_clustering(row)]
     groups = grouped(of_retrieval(every))
     parts = [
-        f"### {data}, protocol {protocol}\n\n{_table({kind: theirs.get(kind) for kind in ours}, ours, model)}"
+        f"### {_named(data, ours)}, protocol {protocol}\n\n"
+        f"{_table({kind: theirs.get(kind) for kind in ours}, ours, model)}"
         for (protocol, model), ours in groups.items()
     ]
     pairs = (
@@ -49,6 +51,12 @@ def comparison(folder: Path) -> str:
     parts += [text] if (text := clustering_rows.table(data, clustered)) else []
     parts += [*classification_tables(data, every), *smoothing_tables(data, every)]
     return "\n\n".join(parts)
+
+
+def _named(data: str, ours: Mapping[Kind, Sequence[Row]]) -> str:
+    """The data of a table, with what a row of it must tell."""
+    notes = [with_note(data, row) for rows in ours.values() for row in rows]
+    return next((note for note in notes if note != data), data)
 
 
 def of_retrieval(rows: Iterable[Row]) -> list[Row]:

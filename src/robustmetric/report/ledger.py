@@ -13,6 +13,7 @@ from robustmetric.errors import InputError
 from robustmetric.report import masking_flag
 from robustmetric.report.certified_schema import retrieval_faults
 from robustmetric.report.clustering_schema import faults as clustering_faults
+from robustmetric.report.data_names import NOTE
 from robustmetric.report.worst_case_schema import faults as worst_case_faults
 
 Row = dict[str, Any]
@@ -65,7 +66,7 @@ NEEDED = (*WORDS, "seed", "queries", "clean")
 OPTIONAL = (
     "wall_seconds", "weights_sha256", "attacks", "attacked_queries", "auto_rank", "clustering", "classification",
     "transfer", "certified", "masking", "cost_fe", "images_per_second", "collapsed", "mean_cosine", "paper",
-    "published",
+    "published", NOTE,
 )  # fmt: skip
 WHERE = ("root", "cache", "skip_unreadable")
 """Settings of data that do not make other data of it."""
@@ -190,7 +191,7 @@ def faults(row: Any) -> list[str]:
         return [f"expected an object, found {type(row).__name__}"]
     found = [f"{key} is missing" for key in NEEDED if key not in row]
     found += [f"{key} is not known" for key in row if key not in (*NEEDED, *OPTIONAL)]
-    found += [f"{key} {row[key]!r} is no text" for key in WORDS if key in row and not _is_text(row[key])]
+    found += [f"{key} {row[key]!r} is no text" for key in (*WORDS, NOTE) if key in row and not _is_text(row[key])]
     found += [f"{key} {row[key]!r} is no count" for key in COUNTS if key in row and not _is_count(row[key])]
     if found:
         return found

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from robustmetric import recipe
 from robustmetric.report.classification import where
+from robustmetric.report.data_names import NOTE
 from robustmetric.report.ledger import Row, header_of
 from robustmetric.report.names import label
 from robustmetric.report.plots import COLOURS
@@ -38,7 +39,7 @@ class Point:
     matched: int
     """Rows that transport matches with one another: the batch, or a group of it."""
     place: str
-    """Protocol, model and radius, and the precision that attacks searched in where it is not fp32."""
+    """What is told of the data, protocol, model and radius, and what attacks searched in where it is not fp32."""
     weak: float | None
     """After PGD-100: the lowest run where there are several, as the authors report it."""
     strong: float | None
@@ -112,7 +113,7 @@ def _point(row: Row) -> Point | None:
         smoothing=named[1],
         batch=batch,
         matched=_number("group", row["id"]) or batch,
-        place=f"protocol {row['protocol']}, {row['model']}, {where(block)}",
+        place=", ".join([*filter(None, [row.get(NOTE)]), f"protocol {row['protocol']}", row["model"], where(block)]),
         weak=block.get("lowest run", {}).get(WEAK, accuracy.get(WEAK)),
         strong=accuracy.get(STRONG),
     )
