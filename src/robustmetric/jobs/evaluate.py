@@ -185,7 +185,6 @@ def run_suite(
         yield clean, None
     worst = WorstCase(suite, arena.right, store.of(clean) or {})
     climbs, trials, told = Climbs(), suite.runs(), False
-    unit = bool(are_unit(arena.gallery.embeddings))
     together: dict[tuple[str, str], list[tuple[Trial, Record]]] = {}
     for place, trial in enumerate(trials):
         standing = worst.standing(trial)
@@ -200,17 +199,26 @@ def run_suite(
         worst.note(trial, record, store.of(record) or {})
         group = together.setdefault((trial.mode, repr(trial.engine)), [])
         group.append((trial, record))
-        total = summed_up(group, store, _weights(arena, trial))
-        if total is not None:
-            group.clear()
-            if not unit and arena.workers.rank == 0:
-                say(f"no ERS in mode {trial.mode}: {NOT_UNIT}")
-            if unit and find(total, done) is None:
-                yield total, None
+        total = _ers_of(group, store, arena, trial)
+        if total is not None and find(total, done) is None:
+            yield total, None
     for summary, per_query in worst.records():
         if find(summary, done) is None:
             store.keep(summary, per_query)
             yield summary, None
+
+
+def _ers_of(group: list[tuple[Trial, Record]], store: Store, arena: Arena, last: Trial) -> Record | None:
+    """ERS once the ten scores of one mode are there; where embeddings have other lengths, why there is none."""
+    total = summed_up(group, store, _weights(arena, last))
+    if total is None:
+        return None
+    group.clear()
+    if bool(are_unit(arena.gallery.embeddings)):
+        return total
+    if arena.workers.rank == 0:
+        say(f"no ERS in mode {last.mode}: {NOT_UNIT}")
+    return None
 
 
 def _expected(kind: str, name: str, settings: Mapping[str, Any], arena: Arena, seed: int) -> Record:
