@@ -105,7 +105,8 @@ def test_data_that_is_not_at_hand_has_its_published_rows_and_says_so() -> None:
 
 def test_a_board_says_that_a_stronger_attack_was_not_run() -> None:
     ranked = row("act", 30.0, auto_rank={"norm": "linf", "radius": 8 / 255, "R@1": 0.5})
-    assert "AutoRank" not in boards(ranked)[0].says
+    assert "AutoRank" not in boards(ranked)[0].says and not boards(ranked)[0].is_provisional
+    assert boards(ranked, row("est", 30.0))[0].is_provisional
     assert "Not on record for some of them: AutoRank" in boards(ranked, row("est", 30.0))[0].says
     assert "Not on record for any of them: AutoRank" in boards(row("est", 30.0))[0].says
 

@@ -59,6 +59,8 @@ class Board:
     entries: tuple[Entry, ...]
     headline: int
     clean: int | None
+    is_provisional: bool = False
+    """Whether an attack that is known to be stronger was not run on all of them."""
     is_sketch: bool = False
     """Whether its rows are of models that have hardly begun, and it is shown when asked for."""
 

@@ -99,9 +99,10 @@ def retrieval(data: str, rows: Rows) -> list[Board]:
             cells = [published_cell(block, "R@1"), published_cell(block, "ERS"), *_ranked_cells(seeds)]
             entries.append(make_entry(_with_steps(*kind), cells, seeds, is_own))
         title = f"Retrieval, {title_of(model)}, protocol {protocol}"
-        says = _says(PROTOCOLS.get(data, LARGE)[protocol], _unknown(kinds, "auto_rank", "AutoRank, the worst case"))
+        lacking = _unknown(kinds, "auto_rank", "AutoRank, the worst case")
+        says = _says(PROTOCOLS.get(data, LARGE)[protocol], lacking)
         made = make_board(title, says, columns, entries, headline=3, clean=2)
-        boards.append(replace(made, is_sketch=protocol == "sketch"))
+        boards.append(replace(made, is_sketch=protocol == "sketch", is_provisional=bool(lacking)))
     return boards
 
 
@@ -130,7 +131,8 @@ def clustering(data: str, rows: Rows) -> list[Board]:
         lacking = _unknown(ways, "adaptive", "an attack that knows of neighbours and votes") + _cut(ways)
         says = _says(ENSEMBLES.get(protocol, LARGE[protocol]), lacking)
         title = f"Clustering and search, all images moved, {title_of(model)}, protocol {protocol}"
-        boards.append(make_board(title, says, columns, entries, headline=4, clean=2))
+        made = make_board(title, says, columns, entries, headline=4, clean=2)
+        boards.append(replace(made, is_provisional=bool(lacking)))
     return boards
 
 
