@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from robustmetric.errors import InputError
 from robustmetric.perturb.folding import BATCH_NORMS, Fold, fold_norms, write_folded
 from robustmetric.perturb.graph import Recorder
+from robustmetric.perturb.inverted import can_fuse, fuse, fused_in, unfuse
 from robustmetric.perturb.rewrite import rewrite
 from robustmetric.types import Embeddings, Inputs
 
@@ -30,7 +31,8 @@ class FastView:
     the convolution before it where torch.fx can follow the model, which is exact up to rounding. `dtype` None is
     bfloat16 on a GPU and float32 elsewhere; an Encoder's pixel normalisation and unit length stay in fp32.
     `channels_last` also rewrites layers (perturb/rewrite.py). On a GPU, a shape seen twice is recorded as a CUDA graph.
-    `compiled` compiles forward and input gradient of the largest batch; what fails, the view says and goes on without.
+    `kernels` computes inverted residuals there by kernels of our own (perturb/kernels.py). `compiled` compiles forward
+    and input gradient of the largest batch, unless they are computed so. What fails, the view says and goes on without.
     `folded` counts the batch norms folded away.
     """
 
@@ -42,11 +44,13 @@ class FastView:
         dtype: torch.dtype | None = None,
         channels_last: bool = True,
         compiled: bool = False,
+        kernels: bool = True,
     ) -> None:
         self._compiled: Callable[[Tensor], Tensor] | None
         self._recorder: Recorder | None
         self._largest: int
         self.fold, self.dtype, self.channels_last, self.compiled = fold, dtype, channels_last, compiled
+        self.kernels = kernels and channels_last
         # Weak, so that a cache of views does not keep its models alive.
         self._model = weakref.ref(model)
         self._build(model)
@@ -55,17 +59,20 @@ class FastView:
     def __call__(self, x: Inputs) -> Embeddings:
         # Weights already have their dtype: an autocast around the call would only cast again.
         with torch.autocast(x.device.type, enabled=False):
-            # Without a gradient, compiling and recording would gain little and cost as much again.
-            if not torch.is_grad_enabled():
-                return self._shadow(x)
             try:
-                return self._fastest(x)
+                # Without a gradient, compiling and recording would gain little and cost as much again.
+                return self._fastest(x) if torch.is_grad_enabled() else self._shadow(x)
             except Exception as error:
                 # Without its traceback, which would hold the memory that the eager call may need.
                 failure = error.with_traceback(None)
             # Eager before giving up: what is the input's fault raises here, as it would from the model.
-            embeddings = self._shadow(x)
-            self._give_up(failure)
+            had_kernels = unfuse(self._shadow)
+            try:
+                embeddings = self._shadow(x)
+            except Exception:
+                fuse(self._shadow)
+                raise
+            self._give_up(failure, had_kernels)
             return embeddings
 
     def _fastest(self, x: Inputs) -> Embeddings:
@@ -87,9 +94,12 @@ class FastView:
             self._largest = len(x)
         return self._compiled
 
-    def _give_up(self, error: Exception) -> None:
+    def _give_up(self, error: Exception, had_kernels: bool) -> None:
         """Go on without what failed."""
-        if self._recorder is not None and self._recorder.tried:
+        if had_kernels:
+            self._recorder = Recorder()
+            _warn("kernels for inverted residuals failed, so the fast view runs without", error)
+        elif self._recorder is not None and self._recorder.tried:
             self._recorder = None
             _warn("recording a CUDA graph failed, so the fast view runs without", error)
         elif self._compiled is not None:
@@ -129,6 +139,8 @@ class FastView:
             _convert(region, self._dtype(region), self.channels_last)
             if self.channels_last:
                 rewrite(region)
+            if self.kernels and can_fuse(region):
+                fuse(region)
         if failures:
             _warn(f"batch norm of {type(model).__name__} stays unfolded: torch.fx cannot trace it", failures[0])
         self.folded = len(self._folds)
@@ -137,7 +149,8 @@ class FastView:
         for (_, owner), (_, trunk) in zip(owners, regions, strict=True):
             owner.register_module("trunk", Cast(trunk, self._dtype(trunk), self.channels_last))
         self._shadow: nn.Module = shadow if owners else Cast(shadow, self._dtype(shadow), self.channels_last)
-        self._compiled = _compile(self._shadow) if self.compiled else None
+        # Measured: our kernels are faster than what a compiler makes of the same layers, and are there at once.
+        self._compiled = _compile(self._shadow) if self.compiled and not fused_in(shadow) else None
         self._seen: Counter[torch.Size] = Counter()
         self._largest = 0
         self._recorder = Recorder()
@@ -172,14 +185,17 @@ def fast_view(
     dtype: torch.dtype | None = None,
     channels_last: bool = True,
     compiled: bool = False,
+    kernels: bool = True,
 ) -> FastView:
     """The model's fast view with its present weights: made at the first call, refreshed at later ones."""
     views = _views.setdefault(model, {})
-    options = (fold, dtype, channels_last, compiled)
+    options = (fold, dtype, channels_last, compiled, kernels)
     if options in views:
         views[options].refresh()
     else:
-        views[options] = FastView(model, fold=fold, dtype=dtype, channels_last=channels_last, compiled=compiled)
+        views[options] = FastView(
+            model, fold=fold, dtype=dtype, channels_last=channels_last, compiled=compiled, kernels=kernels
+        )
     return views[options]
 
 
