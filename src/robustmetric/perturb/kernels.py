@@ -269,3 +269,69 @@ def filter_up(
         _put(y_of, below_y, 2 * row + 1, 2 * column, channel, top, height, width, channels)
         _put(y_of, across_y, 2 * row + 1, 2 * column + 1, channel, top, height, width, channels)
         here, beside, below, across = below, across, next_below, next_across
+
+
+@triton.jit
+def _keep(sums_of, total, channel, channels, strip, TAP: tl.constexpr):
+    """A strip's part of the gradient of one tap."""
+    tl.store(sums_of + (strip * 9 + TAP) * channels + channel, tl.sum(total, axis=0), mask=channel < channels)
+
+
+@triton.jit
+def _times(gradient, left, middle, right):
+    """A row of a gradient by a row of an image, of which each tap of a filter saw another part."""
+    gradient = gradient.to(tl.float32)
+    return gradient * left.to(tl.float32), gradient * middle.to(tl.float32), gradient * right.to(tl.float32)
+
+
+@triton.jit(do_not_specialize=["height", "width", "low", "narrow", "eighths"])
+def filter_gradient(
+    x_of,
+    gradient_of,
+    sums_of,
+    height,
+    width,
+    low,
+    narrow,
+    eighths,
+    STRIDE: tl.constexpr,
+    HIGH: tl.constexpr,
+    WIDE: tl.constexpr,
+    DEEP: tl.constexpr,
+):
+    """The gradient of 3 x 3 filters, strip by strip: what x showed each tap, by the gradient of what came of it."""
+    channels = eighths * 8
+    image, top, column, channel = _place(low, narrow, channels, HIGH, WIDE, DEEP)
+    x_of, gradient_of = x_of + image * (height * width * channels), gradient_of + image * (low * narrow * channels)
+    a = tl.zeros((WIDE, DEEP), tl.float32)
+    b, c, d, e, f, g, h, i = a, a, a, a, a, a, a, a
+    row = STRIDE * top - 1
+    bottom = tl.minimum(height, STRIDE * (top + HIGH - 1) + 2)
+    left, middle, right = _around(x_of, row, STRIDE * column, channel, bottom, width, channels)
+    low_left, low_middle, low_right = _around(x_of, row + 1, STRIDE * column, channel, bottom, width, channels)
+    for step in range(HIGH):
+        row = STRIDE * (top + step)
+        gradient = _at(gradient_of, top + step, column, channel, tl.minimum(low, top + HIGH), narrow, channels)
+        last_left, last_middle, last_right = _around(x_of, row + 1, STRIDE * column, channel, bottom, width, channels)
+        p, q, r = _times(gradient, left, middle, right)
+        a, b, c = a + p, b + q, c + r
+        p, q, r = _times(gradient, low_left, low_middle, low_right)
+        d, e, f = d + p, e + q, f + r
+        p, q, r = _times(gradient, last_left, last_middle, last_right)
+        g, h, i = g + p, h + q, i + r
+        if STRIDE == 1:
+            left, middle, right = low_left, low_middle, low_right
+            low_left, low_middle, low_right = last_left, last_middle, last_right
+        else:
+            left, middle, right = last_left, last_middle, last_right
+            low_left, low_middle, low_right = _around(x_of, row + 2, STRIDE * column, channel, bottom, width, channels)
+    strip = tl.program_id(0) // tl.cdiv(channels, DEEP)
+    _keep(sums_of, a, channel, channels, strip, 0)
+    _keep(sums_of, b, channel, channels, strip, 1)
+    _keep(sums_of, c, channel, channels, strip, 2)
+    _keep(sums_of, d, channel, channels, strip, 3)
+    _keep(sums_of, e, channel, channels, strip, 4)
+    _keep(sums_of, f, channel, channels, strip, 5)
+    _keep(sums_of, g, channel, channels, strip, 6)
+    _keep(sums_of, h, channel, channels, strip, 7)
+    _keep(sums_of, i, channel, channels, strip, 8)
