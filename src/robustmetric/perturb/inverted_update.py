@@ -40,7 +40,8 @@ class TrainedConvolution(Conv2dNormActivation):  # type: ignore[misc]  # likewis
         with torch.autocast(x.device.type, enabled=False):
             weight = (convolution.weight * factor.view(-1, 1, 1, 1)).bfloat16()
             x = pixels_of(x.bfloat16())
-            return relu6(conv2d(x, weight, offset, convolution.stride, convolution.padding, 1, convolution.groups))
+            y = conv2d(x, weight, offset.bfloat16(), convolution.stride, convolution.padding, 1, convolution.groups)
+            return relu6(y)
 
 
 @contextmanager
@@ -137,10 +138,10 @@ def _is_time(x: Tensor) -> bool:
 
 
 def _affine(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
-    """Factor in fp32 and offset in bfloat16 of a fixed norm."""
+    """Factor and offset of a fixed norm."""
     assert norm.running_mean is not None and norm.running_var is not None
     factor = norm.weight.detach() * (norm.running_var + norm.eps).rsqrt()
-    return factor, (norm.bias.detach() - norm.running_mean * factor).bfloat16()
+    return factor, norm.bias.detach() - norm.running_mean * factor
 
 
 def _pairs(block: nn.Module) -> Iterator[tuple[nn.Conv2d, nn.BatchNorm2d]]:
