@@ -22,11 +22,16 @@ class TrainedResidual(InvertedResidual):  # type: ignore[misc]  # torchvision ha
     def forward(self, x: Tensor) -> Tensor:
         if not _is_time(x):
             return super().forward(x)
-        layers = list(_pairs(self))
-        weights = [convolution.weight for convolution, _ in layers]
-        factors, offsets = zip(*(_affine(norm) for _, norm in layers), strict=True)
-        stride = layers[-2][0].stride[0]
-        return _Residual.apply(pixels_of(x), stride, self.use_res_connect, *weights, *factors, *offsets)
+        layers: list[nn.Conv2d] = self.fixed["layers"]
+        weights = [layer.weight for layer in layers]
+        return _Residual.apply(
+            pixels_of(x),
+            layers[-2].stride[0],
+            self.use_res_connect,
+            *weights,
+            *self.fixed["factors"],
+            *self.fixed["offsets"],
+        )
 
 
 class TrainedConvolution(Conv2dNormActivation):  # type: ignore[misc]  # likewise
@@ -35,13 +40,11 @@ class TrainedConvolution(Conv2dNormActivation):  # type: ignore[misc]  # likewis
     def forward(self, x: Tensor) -> Tensor:
         if not _is_time(x):
             return super().forward(x)
-        ((convolution, norm),) = _pairs(self)
-        factor, offset = _affine(norm)
+        (layer,), (factor,), (offset,) = self.fixed.values()
         with torch.autocast(x.device.type, enabled=False):
-            weight = (convolution.weight * factor.view(-1, 1, 1, 1)).bfloat16()
+            weight = (layer.weight * factor).bfloat16()
             x = pixels_of(x.bfloat16())
-            y = conv2d(x, weight, offset.bfloat16(), convolution.stride, convolution.padding, 1, convolution.groups)
-            return relu6(y)
+            return relu6(conv2d(x, weight, offset.bfloat16(), layer.stride, layer.padding, 1, layer.groups))
 
 
 @contextmanager
@@ -50,10 +53,10 @@ def fused_updates(network: nn.Module) -> Iterator[bool]:
     residuals = [layer for layer in network.modules() if type(layer) is InvertedResidual]
     outer = _outer_convolutions(network)
     fits = bool(residuals) and can_fuse(network) and all(map(_is_plain, (*residuals, *outer)))
-    for layer in residuals if fits else ():
-        layer.__class__ = TrainedResidual
-    for layer in outer if fits else ():
-        layer.__class__ = TrainedConvolution
+    for layer in (*residuals, *outer) if fits else ():
+        # Once, since these norms stay as they are: a kernel each would take the host longer than the GPU its update.
+        layer.fixed = _fixed(layer)  # type: ignore[assignment]  # torch takes what a module has for tensors
+        layer.__class__ = TrainedResidual if isinstance(layer, InvertedResidual) else TrainedConvolution
     try:
         if fits:
             _try_out(network)
@@ -70,10 +73,9 @@ def fused_updates(network: nn.Module) -> Iterator[bool]:
 def ordinary(network: nn.Module) -> None:
     """Make layers that train by kernels of our own what they were, in place."""
     for layer in network.modules():
-        if type(layer) is TrainedResidual:
-            layer.__class__ = InvertedResidual
-        elif type(layer) is TrainedConvolution:
-            layer.__class__ = Conv2dNormActivation
+        if isinstance(layer, TrainedResidual | TrainedConvolution):
+            del layer.fixed
+            layer.__class__ = InvertedResidual if isinstance(layer, TrainedResidual) else Conv2dNormActivation
 
 
 def _try_out(network: nn.Module) -> None:
@@ -91,7 +93,7 @@ class _Residual(torch.autograd.Function):
         from robustmetric.perturb.fused import depthwise, pointwise
 
         count = len(tensors) // 3
-        factors = [factor.view(-1, 1, 1, 1) for factor in tensors[count : 2 * count]]
+        factors = tensors[count : 2 * count]
         folded = [(w * factor).to(x.dtype).contiguous() for w, factor in zip(tensors[:count], factors, strict=True)]
         *expand, filters, project = folded
         *expand_offset, filters_offset, project_offset = tensors[2 * count :]
@@ -137,11 +139,16 @@ def _is_time(x: Tensor) -> bool:
     )
 
 
-def _affine(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
-    """Factor and offset of a fixed norm."""
-    assert norm.running_mean is not None and norm.running_var is not None
-    factor = norm.weight.detach() * (norm.running_var + norm.eps).rsqrt()
-    return factor, norm.bias.detach() - norm.running_mean * factor
+def _fixed(block: nn.Module) -> dict[str, list[Any]]:
+    """Its convolutions, and what the norms behind them multiply by and add."""
+    fixed: dict[str, list[Any]] = {"layers": [], "factors": [], "offsets": []}
+    for convolution, norm in _pairs(block):
+        assert norm.running_mean is not None and norm.running_var is not None
+        factor = norm.weight.detach() * (norm.running_var + norm.eps).rsqrt()
+        fixed["layers"].append(convolution)
+        fixed["factors"].append(factor.view(-1, 1, 1, 1))
+        fixed["offsets"].append(norm.bias.detach() - norm.running_mean * factor)
+    return fixed
 
 
 def _pairs(block: nn.Module) -> Iterator[tuple[nn.Conv2d, nn.BatchNorm2d]]:
