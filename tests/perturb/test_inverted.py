@@ -26,7 +26,7 @@ def test_kernels_agree_with_torch_by_the_interpreter() -> None:
         text=True,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
-    assert "40 passed" in done.stdout
+    assert "31 passed" in done.stdout
 
 
 def shadow() -> nn.Module:

@@ -1,14 +1,13 @@
 """What makes training faster and changes no method: memory format, compiled updates, and the settings of `--fast`."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
 from torch import nn
 
 from robustmetric.jobs.workers import Hardware
-from robustmetric.perturb.inverted_update import fused_updates
 
 
 def channels_last(model: nn.Module) -> None:
@@ -22,8 +21,7 @@ def channels_last(model: nn.Module) -> None:
 def compiled_updates(networks: Sequence[nn.Module], compiled: bool) -> Iterator[Callable[[], None]]:
     """Compile the calls of these networks until the function given is called.
 
-    Other shapes and modes that come later run as they are: to compile for each would take minutes. Networks that there
-    are kernels of our own for are not compiled but run by these.
+    Other shapes and modes that come later run as they are: to compile for each would take minutes.
     """
 
     def settle() -> None:
@@ -33,14 +31,12 @@ def compiled_updates(networks: Sequence[nn.Module], compiled: bool) -> Iterator[
     if not compiled:
         yield settle
         return
+    for network in networks:
+        network.compile(dynamic=False)
     try:
-        with ExitStack() as kernels:
-            for network in networks:
-                if not kernels.enter_context(fused_updates(network)):
-                    network.compile(dynamic=False)
-            # Where torch cannot follow the model, it says so and goes on without.
-            with torch._dynamo.config.patch(suppress_errors=True):
-                yield settle
+        # Where torch cannot follow the model, it says so and goes on without.
+        with torch._dynamo.config.patch(suppress_errors=True):
+            yield settle
     finally:
         torch.compiler.set_stance("default")
         for network in networks:

@@ -14,7 +14,6 @@ from robustmetric.errors import InputError
 from robustmetric.perturb.folding import BATCH_NORMS, Fold, fold_norms, write_folded
 from robustmetric.perturb.graph import Recorder
 from robustmetric.perturb.inverted import can_fuse, fuse, fused_in, unfuse
-from robustmetric.perturb.inverted_update import ordinary
 from robustmetric.perturb.rewrite import rewrite
 from robustmetric.types import Embeddings, Inputs
 
@@ -127,7 +126,6 @@ class FastView:
         sources = _tensors(model)
         self._layout = _layout(sources)
         shadow = deepcopy(model).eval().requires_grad_(False)
-        ordinary(shadow)
         owners = list(_encoders(shadow))
         regions = [(f"{name}.trunk.".lstrip("."), owner.get_submodule("trunk")) for name, owner in owners]
         self._folds: list[Fold] = []

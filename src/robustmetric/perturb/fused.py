@@ -4,7 +4,7 @@ import torch
 import triton
 from torch import Tensor
 
-from robustmetric.perturb.kernels import CLIP, filter_down, filter_gradient, filter_same, filter_up, multiply
+from robustmetric.perturb.kernels import CLIP, filter_down, filter_same, filter_up, multiply
 
 BLOCK = 8
 """Channels come in blocks of so many."""
@@ -82,22 +82,6 @@ def depthwise_back(
     else:
         filter_up[grid](gradient, weight, other, y, height, width, low, narrow, channels // BLOCK, MASKED=masked, **way)
     return y
-
-
-def pointwise_gradient(pixels: Tensor, gradient: Tensor) -> Tensor:
-    """The gradient of a 1 x 1 convolution's weight, as (outputs, inputs)."""
-    return _rows(gradient).t() @ _rows(pixels)
-
-
-def depthwise_gradient(pixels: Tensor, gradient: Tensor, stride: int) -> Tensor:
-    """The gradient of the filters of `depthwise`, in fp32; `gradient` is that of its sum before the clip."""
-    _, channels, height, width = pixels.shape
-    (programs,), way = _image_blocks(gradient)
-    strips = programs // (channels // way["DEEP"])
-    sums = torch.empty(strips, 9, channels, device=pixels.device)
-    sizes = (height, width, gradient.shape[2], gradient.shape[3], channels // BLOCK)
-    filter_gradient[(programs,)](pixels, gradient, sums, *sizes, STRIDE=stride, **way)
-    return sums.sum(dim=0).t().reshape(channels, 1, 3, 3)
 
 
 def _product(a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor) -> None:

@@ -23,7 +23,7 @@ class FusedResidual(InvertedResidual):  # type: ignore[misc]  # torchvision has 
     def forward(self, x: Tensor) -> Tensor:
         *expand, filters, project = _convolutions(self)
         tensors = [tensor for layer in (*expand, filters, project) for tensor in (layer.weight, layer.bias)]
-        return _Residual.apply(pixels_of(x), filters.stride[0], self.use_res_connect, *tensors)
+        return _Residual.apply(_pixels(x), filters.stride[0], self.use_res_connect, *tensors)
 
 
 class FusedPointwise(Conv2dNormActivation):  # type: ignore[misc]  # likewise
@@ -31,7 +31,7 @@ class FusedPointwise(Conv2dNormActivation):  # type: ignore[misc]  # likewise
 
     def forward(self, x: Tensor) -> Tensor:
         (layer,) = _convolutions(self)
-        return _Clipped.apply(pixels_of(x), layer.weight, layer.bias)
+        return _Clipped.apply(_pixels(x), layer.weight, layer.bias)
 
 
 def can_fuse(network: nn.Module) -> bool:
@@ -84,7 +84,7 @@ class _Residual(torch.autograd.Function):
         from robustmetric.perturb.fused import depthwise_back, pointwise
 
         filtered, filters, project, *expand = ctx.saved_tensors
-        dy = pixels_of(gradients[0])
+        dy = _pixels(gradients[0])
         dx = pointwise(dy, project, back=True, passed=filtered)
         dx = depthwise_back(dx, filters, ctx.stride, ctx.size, passed=expand[0] if expand else None)
         if expand:
@@ -110,11 +110,10 @@ class _Clipped(torch.autograd.Function):
 
         y, weight = ctx.saved_tensors
         passed = torch.ops.aten.hardtanh_backward(gradients[0], y, 0.0, 6.0)
-        return pointwise(pixels_of(passed), weight, back=True), None, None
+        return pointwise(_pixels(passed), weight, back=True), None, None
 
 
-def pixels_of(x: Tensor) -> Tensor:
-    """Channels last."""
+def _pixels(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last)
 
 
@@ -124,20 +123,15 @@ def _convolutions(block: nn.Module) -> list[nn.Conv2d]:
 
 def _is_plain(block: nn.Module) -> bool:
     """Nothing in it but folded convolutions and clips at 6, of sizes that the kernels take."""
-    return all(_is_known(layer) for layer in leaves(block)) and not any(map(is_watched, block.modules()))
+    return all(_is_known(layer) for layer in _leaves(block)) and not any(map(is_watched, block.modules()))
 
 
 def _is_known(layer: nn.Module) -> bool:
-    if isinstance(layer, nn.Conv2d):
-        return layer.bias is not None and is_known_convolution(layer)
-    return isinstance(layer, nn.Identity | nn.ReLU6)
-
-
-def is_known_convolution(layer: nn.Conv2d) -> bool:
-    """Whether the kernels take its shape."""
+    if not isinstance(layer, nn.Conv2d):
+        return isinstance(layer, nn.Identity | nn.ReLU6)
     is_depthwise = layer.groups == layer.in_channels == layer.out_channels
     shape = (layer.kernel_size, layer.padding, layer.dilation, layer.groups)
-    fits = layer.in_channels % BLOCK == 0 == layer.out_channels % BLOCK
+    fits = layer.bias is not None and layer.in_channels % BLOCK == 0 == layer.out_channels % BLOCK
     if is_depthwise:
         return fits and shape[:3] == ((3, 3), (1, 1), (1, 1)) and layer.stride in ((1, 1), (2, 2))
     return fits and shape == ((1, 1), (0, 0), (1, 1), 1) and layer.stride == (1, 1)
@@ -145,10 +139,9 @@ def is_known_convolution(layer: nn.Conv2d) -> bool:
 
 def _is_pointwise(block: nn.Module) -> bool:
     """One 1 x 1 convolution and a clip."""
-    (*_, last), sizes = leaves(block), [layer.kernel_size for layer in _convolutions(block)]
+    (*_, last), sizes = _leaves(block), [layer.kernel_size for layer in _convolutions(block)]
     return sizes == [(1, 1)] and isinstance(last, nn.ReLU6)
 
 
-def leaves(block: nn.Module) -> Iterator[nn.Module]:
-    """The layers that have none inside, in order."""
+def _leaves(block: nn.Module) -> Iterator[nn.Module]:
     return (layer for layer in block.modules() if not list(layer.children()))
