@@ -17,7 +17,7 @@ from robustmetric.losses.triplet import Triplet
 from robustmetric.models.encoder import mixes_rows, perturbed
 from robustmetric.models.ensemble import Ensemble, members_of, split
 from robustmetric.perturb.pgd import frozen
-from robustmetric.types import Batch, Embed, Labels, Triplets
+from robustmetric.types import Batch, Embed, Inputs, Labels, Triplets
 
 
 class EnsembleAdversarial(Defence):
@@ -94,9 +94,8 @@ class EnsembleAdversarial(Defence):
     ) -> tuple[dict[str, Tensor], dict[int, Tensor]]:
         """The terms of this batch, and by member the perturbed images it trains on, of its `rows`."""
         ensemble = members_of(model, len(self.losses))
-        rows = self.rows(batch)
         with self.attacked(model) as embed, frozen(self.losses):
-            adversaries, triplets = self._attack(embed, batch, rows, generator)
+            rows, adversaries, triplets = self._attack(embed, batch, generator)
 
         def total(embeddings: Sequence[Tensor]) -> Tensor:
             values = [
@@ -127,13 +126,28 @@ class EnsembleAdversarial(Defence):
         return {i: row for i, row in rows.items() if len(row)}
 
     def _attack(
-        self, embed: Embed, batch: Batch, rows: dict[int, Tensor], generator: torch.Generator | None
-    ) -> tuple[dict[int, Tensor], dict[int, Triplets | None]]:
-        """By member, the perturbed images it trains on, and the triplets where the climb was in the same images."""
+        self, embed: Embed, batch: Batch, generator: torch.Generator | None
+    ) -> tuple[dict[int, Tensor], dict[int, Tensor], dict[int, Triplets | None]]:
+        """By member, the rows it trains on, these perturbed, and the triplets if the climb was in the same images."""
+        if not self.shared:
+            rows = self.rows(batch)
+            each, mined = self._climb(embed, batch, list(rows.values()), generator)
+            own = {i: triplets[i] for i, triplets in zip(rows, mined, strict=True)}
+            return rows, dict(zip(rows, each, strict=True)), own
+        everything = torch.arange(len(batch), device=batch.labels.device)
+        (moved,), (of_all,) = self._climb(embed, batch, [everything], generator)
+        # Counted behind the climbs: the host waits for the device here, which would else run out of work meanwhile.
+        rows = self.rows(batch)
+        perturbed = {i: moved[row] for i, row in rows.items()}
+        return rows, perturbed, {i: None if self.divided else of_all[i] for i in rows}
+
+    def _climb(
+        self, embed: Embed, batch: Batch, climbed: Sequence[Tensor], generator: torch.Generator | None
+    ) -> tuple[list[Inputs], list[list[Triplets | None]]]:
+        """Several parts of a batch, each perturbed against all members, and what each member mined in it."""
         losses = [loss for loss in self.losses if isinstance(loss, MetricLoss)]
         with torch.no_grad():
             clean = embed(batch.inputs)
-        climbed = [torch.arange(len(batch), device=clean.device)] if self.shared else list(rows.values())
         mined = [
             [
                 loss.mine(z, batch.labels[row], generator)
@@ -146,11 +160,7 @@ class EnsembleAdversarial(Defence):
             self.adversary(embed, select(batch, row), origin[row], losses, triplets, generator)
             for row, triplets in zip(climbed, mined, strict=True)
         ]
-        if self.shared:
-            return {i: moved[0][row] for i, row in rows.items()}, {
-                i: None if self.divided else mined[0][i] for i in rows
-            }
-        return dict(zip(rows, moved, strict=True)), {i: own[i] for i, own in zip(rows, mined, strict=True)}
+        return moved, mined
 
 
 def each_of(ensemble: Ensemble, several: Sequence[dict[int, Tensor]], size: int | None = None) -> list[list[Tensor]]:
