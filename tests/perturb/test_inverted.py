@@ -29,6 +29,31 @@ def test_kernels_agree_with_torch_by_the_interpreter() -> None:
     assert "31 passed" in done.stdout
 
 
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton comes with torch on Linux")
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize("name", ["multiply", "filter_same", "filter_down", "filter_up"])
+def test_kernels_compile_for_a_gpu_that_is_not_there(name: str, dtype: str) -> None:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from robustmetric.perturb import kernels
+
+    kernel = getattr(kernels, name)
+    settings = {"ROWS": 64, "COLUMNS": 32, "DEPTH": 32, "HIGH": 7, "WIDE": 8, "DEEP": 16}
+    fixed = {word: settings.get(word, True) for word in kernel.arg_names if word.isupper()}
+    if name == "multiply":
+        fixed |= {"ADDED": False, "CLIPPED": False}
+    words = {word: f"*{dtype}" if word.endswith("_of") else "i32" for word in kernel.arg_names}
+    source = ASTSource(
+        fn=kernel,
+        signature=words | dict.fromkeys(fixed, "constexpr"),
+        constexprs={(kernel.arg_names.index(word),): value for word, value in fixed.items()},
+    )
+    made = triton.compile(source, target=GPUTarget("cuda", 80, 32), options={"enable_fp_fusion": True})
+    assert ".target sm_80" in made.asm["ptx"]
+
+
 def shadow() -> nn.Module:
     return FastView(encoder("mobilenet_v2", dim=8))._shadow
 

@@ -8,6 +8,8 @@ from robustmetric.perturb.kernels import CLIP, filter_down, filter_same, filter_
 
 BLOCK = 8
 """Channels come in blocks of so many."""
+MULTIPLY_AND_ADD = {"enable_fp_fusion": True}
+"""In one instruction: what versions of Triton do unasked differs."""
 
 
 def pointwise(
@@ -114,17 +116,23 @@ def _matrix_blocks(depth: int, channels: int) -> dict[str, int]:
     """How a product is cut up: what was fastest, or nearly, for each layer of MobileNetV2 on an H200."""
     depth, columns = _power(depth), _power(channels)
     if columns == 16:
-        return {"ROWS": 128, "COLUMNS": 16, "DEPTH": min(64, depth), "num_warps": 4}
+        return {"ROWS": 128, "COLUMNS": 16, "DEPTH": min(64, depth), "num_warps": 4, **MULTIPLY_AND_ADD}
     if columns == 32:
-        return {"ROWS": 256, "COLUMNS": 32, "DEPTH": min(32, depth), "num_warps": 8}
-    return {"ROWS": 128, "COLUMNS": 32 if depth == 16 else 64, "DEPTH": min(32, depth), "num_warps": 4}
+        return {"ROWS": 256, "COLUMNS": 32, "DEPTH": min(32, depth), "num_warps": 8, **MULTIPLY_AND_ADD}
+    return {
+        "ROWS": 128,
+        "COLUMNS": 32 if depth == 16 else 64,
+        "DEPTH": min(32, depth),
+        "num_warps": 4,
+        **MULTIPLY_AND_ADD,
+    }
 
 
 def _image_blocks(small: Tensor) -> tuple[tuple[int], dict[str, int]]:
     """How images are cut into strips that are gone down row by row, likewise; how many there are, and their sizes."""
     images, channels, height, width = small.shape
     deep = next(size for size in (64, 32, 16, 8) if channels % size == 0)
-    way = {"HIGH": min(28, height), "WIDE": 8, "DEEP": deep, "num_warps": 2 if deep > 16 else 1}
+    way = {"HIGH": min(28, height), "WIDE": 8, "DEEP": deep, "num_warps": 2 if deep > 16 else 1, **MULTIPLY_AND_ADD}
     strips = triton.cdiv(height, way["HIGH"]) * triton.cdiv(width, way["WIDE"]) * (channels // deep)
     return (images * strips,), way
 

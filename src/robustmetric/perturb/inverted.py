@@ -7,18 +7,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torchvision.models.mobilenetv2 import InvertedResidual
-from torchvision.ops.misc import Conv2dNormActivation
 
 from robustmetric.perturb.folding import is_watched
 
 BLOCK = 8
 """Channels are read in blocks of so many; a layer with others is left alone."""
-ORDINARY = (InvertedResidual, Conv2dNormActivation)
+RESIDUAL = "torchvision.models.mobilenetv2.InvertedResidual"
+CLIPPED = "torchvision.ops.misc.Conv2dNormActivation"
+"""By name: who has such a layer has imported torchvision, which takes two seconds, and nobody else has to."""
 
 
-class FusedResidual(InvertedResidual):  # type: ignore[misc]  # torchvision has no stubs
+class FusedResidual(nn.Module):
     """Expand, filter, project, add: four layers' passes in three kernels, with a gradient of the input alone."""
+
+    ordinary: type[nn.Module]
+    use_res_connect: bool
 
     def forward(self, x: Tensor) -> Tensor:
         *expand, filters, project = _convolutions(self)
@@ -26,8 +29,10 @@ class FusedResidual(InvertedResidual):  # type: ignore[misc]  # torchvision has 
         return _Residual.apply(_pixels(x), filters.stride[0], self.use_res_connect, *tensors)
 
 
-class FusedPointwise(Conv2dNormActivation):  # type: ignore[misc]  # likewise
+class FusedPointwise(nn.Module):
     """A 1 x 1 convolution and its clip in one kernel, with a gradient of the input alone."""
+
+    ordinary: type[nn.Module]
 
     def forward(self, x: Tensor) -> Tensor:
         (layer,) = _convolutions(self)
@@ -44,22 +49,23 @@ def can_fuse(network: nn.Module) -> bool:
 def fuse(network: nn.Module) -> None:
     """Compute those layers of a shadow by kernels of our own that are inverted residuals, or 1 x 1 and clipped."""
     for layer in network.modules():
-        if type(layer) in ORDINARY and _is_plain(layer):
-            if type(layer) is InvertedResidual:
-                layer.__class__ = FusedResidual
-            elif _is_pointwise(layer):
-                layer.__class__ = FusedPointwise
+        kind = f"{type(layer).__module__}.{type(layer).__qualname__}"
+        fits = kind == RESIDUAL or (kind == CLIPPED and _is_pointwise(layer))
+        if fits and _is_plain(layer):
+            vars(layer)["ordinary"] = type(layer)
+            # The class alone, as in rewrite.py.
+            layer.__class__ = FusedResidual if kind == RESIDUAL else FusedPointwise
 
 
 def unfuse(network: nn.Module) -> bool:
     """The reverse; whether any had been fused."""
     fused = fused_in(network)
     for layer in fused:
-        layer.__class__ = InvertedResidual if isinstance(layer, FusedResidual) else Conv2dNormActivation
+        layer.__class__ = layer.ordinary  # type: ignore[assignment]  # no class that mypy could know
     return bool(fused)
 
 
-def fused_in(network: nn.Module) -> list[nn.Module]:
+def fused_in(network: nn.Module) -> list[FusedResidual | FusedPointwise]:
     """The layers that are computed by kernels of our own."""
     return [layer for layer in network.modules() if isinstance(layer, FusedResidual | FusedPointwise)]
 

@@ -2,8 +2,11 @@
 
 A view that is attacked needs gradients of the input alone, and those need what each clip let through and nothing else.
 So a layer reads its input once, writes what came out of its clip once, and the way back does the same: the least
-traffic that a network computed layer by layer can have. Tensors are channels_last; sums are in fp32.
+traffic that a network computed layer by layer can have. Tensors are channels_last; sums are in fp32. Triton reads the
+source itself, so nothing may be wrapped around it: hence no_type_check.
 """
+
+from typing import no_type_check
 
 import triton
 import triton.language as tl
@@ -12,12 +15,14 @@ CLIP = tl.constexpr(6.0)
 
 
 @triton.jit
+@no_type_check
 def _passes(h):
     """Where a value that has been clipped to [0, 6] was inside: there alone it lets a gradient through."""
     return (h > 0.0) & (h < CLIP)
 
 
 @triton.jit(do_not_specialize=["rows", "eighths_in", "eighths_out"])
+@no_type_check
 def multiply(
     a_of,
     weight_of,
@@ -71,6 +76,7 @@ def multiply(
 
 
 @triton.jit
+@no_type_check
 def _place(height, width, channels, HIGH: tl.constexpr, WIDE: tl.constexpr, DEEP: tl.constexpr):
     """Image, first row, columns and channels of this program's block; neighbours differ in channels, then columns."""
     deep, wide, high = tl.cdiv(channels, DEEP), tl.cdiv(width, WIDE), tl.cdiv(height, HIGH)
@@ -82,6 +88,7 @@ def _place(height, width, channels, HIGH: tl.constexpr, WIDE: tl.constexpr, DEEP
 
 
 @triton.jit
+@no_type_check
 def _taps(weight_of, channel, channels, FIRST: tl.constexpr, STEP: tl.constexpr):
     """A row of a 3 x 3 filter, per channel."""
     inside = channel < channels
@@ -92,6 +99,7 @@ def _taps(weight_of, channel, channels, FIRST: tl.constexpr, STEP: tl.constexpr)
 
 
 @triton.jit
+@no_type_check
 def _at(x_of, row, column, channel, bottom, width, channels):
     """x[row, column, channel] of an image, and 0 outside and from row `bottom` on."""
     row = row + 0 * column  # one a column: Triton's interpreter takes no mask that a single truth was spread over
@@ -101,6 +109,7 @@ def _at(x_of, row, column, channel, bottom, width, channels):
 
 
 @triton.jit
+@no_type_check
 def _sum(left, middle, right, a, b, c):
     """A row of a filter on a row of an image."""
     # Made fp32 here and not where it is read: that would wait for memory to answer.
@@ -108,6 +117,7 @@ def _sum(left, middle, right, a, b, c):
 
 
 @triton.jit
+@no_type_check
 def _around(x_of, row, column, channel, bottom, width, channels):
     """x of a row's columns, and of those left and right of them."""
     left = _at(x_of, row, column - 1, channel, bottom, width, channels)
@@ -116,6 +126,7 @@ def _around(x_of, row, column, channel, bottom, width, channels):
 
 
 @triton.jit
+@no_type_check
 def _put(y_of, y, row, column, channel, top, height, width, channels):
     """y[row, column, channel] of an image, from row `top` on."""
     row = row + 0 * column  # as above
@@ -125,6 +136,7 @@ def _put(y_of, y, row, column, channel, top, height, width, channels):
 
 
 @triton.jit(do_not_specialize=["height", "width", "eighths"])
+@no_type_check
 def filter_same(
     x_of,
     weight_of,
@@ -178,6 +190,7 @@ def filter_same(
 
 
 @triton.jit(do_not_specialize=["height", "width", "low", "narrow", "eighths"])
+@no_type_check
 def filter_down(
     x_of,
     weight_of,
@@ -219,6 +232,7 @@ def filter_down(
 
 
 @triton.jit(do_not_specialize=["height", "width", "low", "narrow", "eighths"])
+@no_type_check
 def filter_up(
     x_of,
     weight_of,
