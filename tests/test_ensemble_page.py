@@ -17,6 +17,7 @@ ROWS = {
     "TRADES": "trades-r8",
     "IAT": "iat-r8",
     "AT": "at-r8",
+    "EAT": "eat-r8",
 }
 
 
@@ -35,6 +36,14 @@ def recalls(name: str) -> tuple[float, float, float, float]:
     block = row(name)["clustering"]
     attacked = block["pgd10"]
     return block["clean"]["R@1"], attacked["R@1"], attacked["query only"]["R@1"], attacked["gallery only"]["R@1"]
+
+
+def adversarial(name: str) -> list[float]:
+    """The adversarial term in the first and in the last epoch; EAT's is half the sum of its three members' losses."""
+    head, *epochs = [
+        line.split(",") for line in (ROOT / "results" / "cars" / f"{row(name)['id']}.csv").read_text().split()
+    ]
+    return [float(epochs[place][head.index("adversarial")]) for place in (0, -1)]
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -64,6 +73,16 @@ def test_what_the_page_says_of_the_table() -> None:
     kept = [round(100 * of[name][2] / of[name][0]) for name in ("AT", "IAT")]
     assert f"AT keeps {kept[0]} % of its R@1 with queries moved, IAT {kept[1]} % of a higher one" in PAGE
     above = [of[name][0] - row(name)["published"]["clean"]["R@1"] for name in ROWS]
+    falls = "from {:.1f} in epoch 1 to {:.1f} in epoch 60".format(*(value * 2 / 3 for value in adversarial("EAT")))
+    assert f"the adversarial loss of a member hardly falls, {falls}" in PAGE
+    assert "while that of AT falls from {:.1f} to {:.1f}".format(*adversarial("AT")) in PAGE
+    readings = {name: block["clean"]["R@1"] for name, block in row("EAT")["clustering"]["readings"].items()}
+    members = [value for name, value in readings.items() if name.startswith("member")]
+    assert f"(R@1 {of['EAT'][0]:.1f} by vote, {min(members):.1f} to {max(members):.1f} each" in PAGE
+    assert f"{readings['concatenated']:.1f} side by side)" in PAGE
+    margin = row("EAT")["clustering"]["adaptive_short"]
+    sides = [margin["query only"]["R@1"], margin["gallery only"]["R@1"], margin["R@1"]]
+    assert margin["attacks"] == ["margin"] and "leaves {:.1f}, {:.1f} and {:.1f}".format(*sides) in PAGE
     assert f"Clean R@1 is {min(above):.0f} to {max(above):.0f} points above the published rows" in PAGE
     assert f"AMI {row('TRADES')['clustering']['pgd10']['AMI']:.1f}." in PAGE
     assert all(f"suite `clustering` on {row(name)['queries']:,} test images" in PAGE for name in ROWS)
