@@ -44,6 +44,16 @@ def test_a_product_is_a_clipped_convolution(channels: tuple[int, int]) -> None:
     )
 
 
+def test_what_is_not_a_number_stays_none() -> None:
+    x, weight, bias = draw(1, 8, 4, 4), torch.randn(8, 8, 1, 1), torch.randn(8)
+    x[0, 0, 0, 0] = float("nan")
+    found = pointwise(x, weight, bias, clipped=True)
+    assert found[0, :, 0, 0].isnan().all() and not found[0, :, 0, 1:].isnan().any()
+    for stride in (1, 2):
+        found = depthwise(x, torch.randn(8, 1, 3, 3), bias, stride)
+        assert found[0, 0, 0, 0].isnan() and not found[0, 1:].isnan().any()
+
+
 def test_a_product_adds_what_goes_past_it() -> None:
     x, weight, bias, other = draw(2, 24, 5, 5), torch.randn(24, 24, 1, 1), torch.randn(24), draw(2, 24, 5, 5)
     expected = F.conv2d(x, weight, bias) + other

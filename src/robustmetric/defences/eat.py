@@ -119,11 +119,14 @@ class EnsembleAdversarial(Defence):
         everything = torch.arange(len(batch), device=batch.labels.device)
         if not self.divided:
             return dict.fromkeys(range(len(self.losses)), everything)
-        if not len(self.parts):
-            raise InputError("the training set has not been cut into parts; call prepare(labels) before the first step")
+        self._require_parts()
         parts = self.parts[batch.index]
         rows = {i: everything[parts != i] for i in range(len(self.losses))}
         return {i: row for i, row in rows.items() if len(row)}
+
+    def _require_parts(self) -> None:
+        if self.divided and not len(self.parts):
+            raise InputError("the training set has not been cut into parts; call prepare(labels) before the first step")
 
     def _attack(
         self, embed: Embed, batch: Batch, generator: torch.Generator | None
@@ -134,12 +137,13 @@ class EnsembleAdversarial(Defence):
             each, mined = self._climb(embed, batch, list(rows.values()), generator)
             own = {i: triplets[i] for i, triplets in zip(rows, mined, strict=True)}
             return rows, dict(zip(rows, each, strict=True)), own
+        self._require_parts()
         everything = torch.arange(len(batch), device=batch.labels.device)
         (moved,), (of_all,) = self._climb(embed, batch, [everything], generator)
         # Counted behind the climbs: the host waits for the device here, which would else run out of work meanwhile.
         rows = self.rows(batch)
-        perturbed = {i: moved[row] for i, row in rows.items()}
-        return rows, perturbed, {i: None if self.divided else of_all[i] for i in rows}
+        own = {i: None if self.divided else of_all[i] for i in rows}
+        return rows, {i: moved[row] for i, row in rows.items()}, own
 
     def _climb(
         self, embed: Embed, batch: Batch, climbed: Sequence[Tensor], generator: torch.Generator | None

@@ -59,21 +59,41 @@ class FastView:
     def __call__(self, x: Inputs) -> Embeddings:
         # Weights already have their dtype: an autocast around the call would only cast again.
         with torch.autocast(x.device.type, enabled=False):
+            if self._untried:
+                self._try_kernels(x)
+            # Without a gradient, compiling and recording would gain little and cost as much again.
+            if not torch.is_grad_enabled():
+                return self._shadow(x)
             try:
-                # Without a gradient, compiling and recording would gain little and cost as much again.
-                return self._fastest(x) if torch.is_grad_enabled() else self._shadow(x)
+                return self._fastest(x)
             except Exception as error:
                 # Without its traceback, which would hold the memory that the eager call may need.
                 failure = error.with_traceback(None)
             # Eager before giving up: what is the input's fault raises here, as it would from the model.
-            had_kernels = unfuse(self._shadow)
-            try:
-                embeddings = self._shadow(x)
-            except Exception:
-                fuse(self._shadow)
-                raise
-            self._give_up(failure, had_kernels)
+            embeddings = self._shadow(x)
+            self._give_up(failure)
             return embeddings
+
+    def _try_kernels(self, x: Inputs) -> None:
+        """There and back on one row, so that kernels that fail are met here; the library then computes their layers."""
+        with torch.enable_grad():
+            probe = x[:1].detach().requires_grad_()
+            try:
+                torch.autograd.grad(self._shadow(probe).sum(), probe)
+            except Exception as error:
+                failure = error.with_traceback(None)
+            else:
+                self._untried = False
+                return
+            unfuse(self._shadow)
+            try:
+                self._shadow(probe)
+            except Exception:
+                fuse(self._shadow)  # the input's fault
+                raise
+        self._untried = False
+        self._compiled = _compile(self._shadow) if self.compiled else None
+        _warn("kernels for inverted residuals failed, so the fast view runs without", failure)
 
     def _fastest(self, x: Inputs) -> Embeddings:
         """Recorded where this shape has been seen before, compiled where no larger batch has."""
@@ -94,12 +114,9 @@ class FastView:
             self._largest = len(x)
         return self._compiled
 
-    def _give_up(self, error: Exception, had_kernels: bool) -> None:
+    def _give_up(self, error: Exception) -> None:
         """Go on without what failed."""
-        if had_kernels:
-            self._recorder = Recorder()
-            _warn("kernels for inverted residuals failed, so the fast view runs without", error)
-        elif self._recorder is not None and self._recorder.tried:
+        if self._recorder is not None and self._recorder.tried:
             self._recorder = None
             _warn("recording a CUDA graph failed, so the fast view runs without", error)
         elif self._compiled is not None:
@@ -149,8 +166,9 @@ class FastView:
         for (_, owner), (_, trunk) in zip(owners, regions, strict=True):
             owner.register_module("trunk", Cast(trunk, self._dtype(trunk), self.channels_last))
         self._shadow: nn.Module = shadow if owners else Cast(shadow, self._dtype(shadow), self.channels_last)
+        self._untried = bool(fused_in(shadow))
         # Measured: our kernels are faster than what a compiler makes of the same layers, and are there at once.
-        self._compiled = _compile(self._shadow) if self.compiled and not fused_in(shadow) else None
+        self._compiled = _compile(self._shadow) if self.compiled and not self._untried else None
         self._seen: Counter[torch.Size] = Counter()
         self._largest = 0
         self._recorder = Recorder()

@@ -4,10 +4,9 @@ import torch
 import triton
 from torch import Tensor
 
+from robustmetric.perturb.inverted import BLOCK
 from robustmetric.perturb.kernels import CLIP, filter_down, filter_same, filter_up, multiply
 
-BLOCK = 8
-"""Channels come in blocks of so many."""
 MULTIPLY_AND_ADD = {"enable_fp_fusion": True}
 """In one instruction: what versions of Triton do unasked differs."""
 
@@ -84,6 +83,11 @@ def depthwise_back(
     else:
         filter_up[grid](gradient, weight, other, y, height, width, low, narrow, channels // BLOCK, MASKED=masked, **way)
     return y
+
+
+def stopped(gradient: Tensor, clipped: Tensor) -> Tensor:
+    """A gradient where what has been clipped was inside its bounds, and 0 elsewhere."""
+    return torch.ops.aten.hardtanh_backward(gradient, clipped, 0.0, CLIP.value)
 
 
 def _product(a: Tensor, b: Tensor, bias: Tensor | None, out: Tensor) -> None:

@@ -1,6 +1,5 @@
 """Inverted residuals (MobileNetV2, Sandler et al. 2018) as a shadow computes them on a GPU: perturb/fused.py."""
 
-from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
@@ -9,12 +8,16 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from robustmetric.perturb.folding import is_watched
+from robustmetric.perturb.rewrite import Pointwise
 
 BLOCK = 8
 """Channels are read in blocks of so many; a layer with others is left alone."""
 RESIDUAL = "torchvision.models.mobilenetv2.InvertedResidual"
-CLIPPED = "torchvision.ops.misc.Conv2dNormActivation"
-"""By name: who has such a layer has imported torchvision, which takes two seconds, and nobody else has to."""
+FUSED = {RESIDUAL: ("pcdcp", "dcp"), "torchvision.ops.misc.Conv2dNormActivation": ("pc",)}
+"""By class, how its layers may be spelt: pointwise and depthwise convolutions, and clips.
+
+Classes by name: who has such a layer has imported torchvision, which takes two seconds, and nobody else has to.
+"""
 
 
 class FusedResidual(nn.Module):
@@ -26,7 +29,8 @@ class FusedResidual(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         *expand, filters, project = _convolutions(self)
         tensors = [tensor for layer in (*expand, filters, project) for tensor in (layer.weight, layer.bias)]
-        return _Residual.apply(_pixels(x), filters.stride[0], self.use_res_connect, *tensors)
+        with torch.cuda.device_of(x):  # where Triton launches
+            return _Residual.apply(_pixels(x), filters.stride[0], self.use_res_connect, *tensors)
 
 
 class FusedPointwise(nn.Module):
@@ -36,22 +40,20 @@ class FusedPointwise(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         (layer,) = _convolutions(self)
-        return _Clipped.apply(_pixels(x), layer.weight, layer.bias)
+        with torch.cuda.device_of(x):
+            return _Clipped.apply(_pixels(x), layer.weight, layer.bias)
 
 
 def can_fuse(network: nn.Module) -> bool:
-    """Whether its tensors are where the kernels run: a GPU with bfloat16, and Triton, which comes with torch there."""
-    return find_spec("triton") is not None and all(
-        tensor.is_cuda and torch.cuda.get_device_capability(tensor.device) >= (8, 0) for tensor in network.parameters()
-    )
+    """Whether the kernels run where its tensors are: a GPU with bfloat16, and Triton, which comes with torch there."""
+    return find_spec("triton") is not None and all(map(_is_at_home, network.parameters()))
 
 
 def fuse(network: nn.Module) -> None:
     """Compute those layers of a shadow by kernels of our own that are inverted residuals, or 1 x 1 and clipped."""
     for layer in network.modules():
         kind = f"{type(layer).__module__}.{type(layer).__qualname__}"
-        fits = kind == RESIDUAL or (kind == CLIPPED and _is_pointwise(layer))
-        if fits and _is_plain(layer):
+        if _spelt(layer) in FUSED.get(kind, ()) and not any(map(is_watched, layer.modules())):
             vars(layer)["ordinary"] = type(layer)
             # The class alone, as in rewrite.py.
             layer.__class__ = FusedResidual if kind == RESIDUAL else FusedPointwise
@@ -112,11 +114,10 @@ class _Clipped(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        from robustmetric.perturb.fused import pointwise
+        from robustmetric.perturb.fused import pointwise, stopped
 
         y, weight = ctx.saved_tensors
-        passed = torch.ops.aten.hardtanh_backward(gradients[0], y, 0.0, 6.0)
-        return pointwise(_pixels(passed), weight, back=True), None, None
+        return pointwise(_pixels(stopped(gradients[0], y)), weight, back=True), None, None
 
 
 def _pixels(x: Tensor) -> Tensor:
@@ -127,27 +128,28 @@ def _convolutions(block: nn.Module) -> list[nn.Conv2d]:
     return [layer for layer in block.modules() if isinstance(layer, nn.Conv2d)]
 
 
-def _is_plain(block: nn.Module) -> bool:
-    """Nothing in it but folded convolutions and clips at 6, of sizes that the kernels take."""
-    return all(_is_known(layer) for layer in _leaves(block)) and not any(map(is_watched, block.modules()))
+def _is_at_home(tensor: Tensor) -> bool:
+    is_known = tensor.dtype in (torch.bfloat16, torch.float32)
+    return is_known and tensor.is_cuda and torch.cuda.get_device_capability(tensor.device) >= (8, 0)
 
 
-def _is_known(layer: nn.Module) -> bool:
-    if not isinstance(layer, nn.Conv2d):
-        return isinstance(layer, nn.Identity | nn.ReLU6)
-    is_depthwise = layer.groups == layer.in_channels == layer.out_channels
-    shape = (layer.kernel_size, layer.padding, layer.dilation, layer.groups)
-    fits = layer.bias is not None and layer.in_channels % BLOCK == 0 == layer.out_channels % BLOCK
-    if is_depthwise:
-        return fits and shape[:3] == ((3, 3), (1, 1), (1, 1)) and layer.stride in ((1, 1), (2, 2))
-    return fits and shape == ((1, 1), (0, 0), (1, 1), 1) and layer.stride == (1, 1)
+def _spelt(block: nn.Module) -> str:
+    """A letter for each of its layers: p, d or c for what the kernels compute, none for what does nothing, else "?"."""
+    return "".join(_letter(layer) for layer in block.modules() if not list(layer.children()))
 
 
-def _is_pointwise(block: nn.Module) -> bool:
-    """One 1 x 1 convolution and a clip."""
-    (*_, last), sizes = _leaves(block), [layer.kernel_size for layer in _convolutions(block)]
-    return sizes == [(1, 1)] and isinstance(last, nn.ReLU6)
-
-
-def _leaves(block: nn.Module) -> Iterator[nn.Module]:
-    return (layer for layer in block.modules() if not list(layer.children()))
+def _letter(layer: nn.Module) -> str:
+    if isinstance(layer, nn.Identity):
+        return ""
+    if type(layer) is nn.ReLU6:
+        return "c"
+    # No subclass but our own: it may rework its weight.
+    if not isinstance(layer, nn.Conv2d) or type(layer) not in (nn.Conv2d, Pointwise):
+        return "?"
+    is_even = layer.in_channels % BLOCK == 0 == layer.out_channels % BLOCK
+    if layer.bias is None or layer.padding_mode != "zeros" or not is_even:
+        return "?"
+    shape = layer.kernel_size, layer.padding, layer.dilation
+    if layer.groups == layer.in_channels == layer.out_channels:
+        return "d" if shape == ((3, 3), (1, 1), (1, 1)) and layer.stride in ((1, 1), (2, 2)) else "?"
+    return "p" if shape == ((1, 1), (0, 0), (1, 1)) and (layer.groups, layer.stride) == (1, (1, 1)) else "?"

@@ -21,6 +21,14 @@ def _passes(h):
     return (h > 0.0) & (h < CLIP)
 
 
+@triton.jit
+@no_type_check
+def _clipped(y):
+    """To [0, 6]; what is not a number stays none."""
+    y = tl.maximum(y, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    return tl.minimum(y, CLIP, propagate_nan=tl.PropagateNan.ALL)
+
+
 @triton.jit(do_not_specialize=["rows", "eighths_in", "eighths_out"])
 @no_type_check
 def multiply(
@@ -68,7 +76,7 @@ def multiply(
     if ADDED:
         total += tl.load(other_of + place, mask=inside & wanted, other=0.0).to(tl.float32)
     if CLIPPED:
-        total = tl.minimum(tl.maximum(total, 0.0), CLIP)
+        total = _clipped(total)
     if MASKED:
         h = tl.load(other_of + place, mask=inside & wanted, other=0.0).to(tl.float32)
         total = tl.where(_passes(h), total, 0.0)
@@ -184,7 +192,7 @@ def filter_same(
             y = tl.where(_passes(clipped), y, 0.0)
             clipped = _at(other_of, row, column, channel, height, width, channels)
         if not BACK:
-            y = tl.minimum(tl.maximum(y, 0.0), CLIP)
+            y = _clipped(y)
         _put(y_of, y, row - 1, column, channel, top, tl.minimum(height, top + HIGH), width, channels)
         left, middle, right = next_left, next_middle, next_right
 
@@ -224,7 +232,7 @@ def filter_down(
         next_left, next_middle, next_right = _around(x_of, 2 * row + 2, 2 * column, channel, bottom, width, channels)
         next_a, next_b, next_c = _around(x_of, 2 * row + 3, 2 * column, channel, bottom, width, channels)
         y += _sum(left, middle, right, d, e, f) + _sum(low_left, low_middle, low_right, g, h, i)
-        y = tl.minimum(tl.maximum(y, 0.0), CLIP)
+        y = _clipped(y)
         _put(y_of, y, row, column, channel, top, low, narrow, channels)
         y = _sum(low_left, low_middle, low_right, a, b, c) + bias
         left, middle, right = next_left, next_middle, next_right
