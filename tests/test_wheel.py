@@ -68,7 +68,19 @@ def test_every_package_imported_at_once_is_a_declared_dependency() -> None:
         if package != "robustmetric" and package not in sys.stdlib_module_names
     }
     assert {"torch", "yaml", "PIL"} <= found.keys(), "or nothing was scanned"
+    # Triton comes with torch where there are GPUs; who imports this file has looked for it (the next test).
+    assert found.pop("triton") == "src/robustmetric/perturb/kernels.py"
     assert {p: file for p, file in found.items() if DISTRIBUTIONS.get(p, p).lower() not in declared} == {}
+
+
+def test_kernels_are_imported_by_their_launches_alone_and_these_by_nobody_at_once() -> None:
+    importers = {"kernels": set[str](), "fused": set[str]()}
+    for file in (ROOT / "src" / "robustmetric").rglob("*.py"):
+        for node in ast.parse(file.read_text()).body:
+            for name, found in importers.items():
+                if isinstance(node, ast.ImportFrom) and node.module == f"robustmetric.perturb.{name}":
+                    found.add(file.stem)
+    assert importers == {"kernels": {"fused"}, "fused": set()}
 
 
 def test_the_wheel_brings_code_and_recipes(installed: Path, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Layers of inverted residuals on a GPU, each with its bias, clip or mask in one pass: the launches of kernels.py."""
 
 import torch
-import triton
 from torch import Tensor
 
 from robustmetric.perturb.inverted import BLOCK
@@ -35,7 +34,7 @@ def pointwise(
         _finish(y, clipped=clipped, added=added, passed=passed)
         return y
     rows, way = images * height * width, _matrix_blocks(pixels.shape[1], channels)
-    multiply[(triton.cdiv(rows, way["ROWS"]) * triton.cdiv(channels, way["COLUMNS"]),)](
+    multiply[(_cuts(rows, way["ROWS"]) * _cuts(channels, way["COLUMNS"]),)](
         pixels,
         weight,
         y if bias is None else bias,
@@ -137,10 +136,15 @@ def _image_blocks(small: Tensor) -> tuple[tuple[int], dict[str, int]]:
     images, channels, height, width = small.shape
     deep = next(size for size in (64, 32, 16, 8) if channels % size == 0)
     way = {"HIGH": min(28, height), "WIDE": 8, "DEEP": deep, "num_warps": 2 if deep > 16 else 1, **MULTIPLY_AND_ADD}
-    strips = triton.cdiv(height, way["HIGH"]) * triton.cdiv(width, way["WIDE"]) * (channels // deep)
+    strips = _cuts(height, way["HIGH"]) * _cuts(width, way["WIDE"]) * (channels // deep)
     return (images * strips,), way
 
 
 def _power(size: int) -> int:
     """The next power of two that a product can be cut by."""
-    return max(16, triton.next_power_of_2(size))
+    return max(16, 1 << (size - 1).bit_length())
+
+
+def _cuts(size: int, block: int) -> int:
+    """How many blocks hold it."""
+    return -(-size // block)
