@@ -5,6 +5,7 @@ import torch
 from small import CLASSES, DIM, Watched, encoder, paired_batch, pgd, seeded
 from torch import Tensor, nn
 
+from robustmetric.defences.adp import DiversityPromoting
 from robustmetric.defences.base import Defence
 from robustmetric.defences.eat import EnsembleAdversarial, divide, divide_classes, usual_size
 from robustmetric.defences.madry import Madry
@@ -365,4 +366,5 @@ def test_what_is_compiled_is_what_the_updates_call() -> None:
     members = list(model.members)
     assert EnsembleAdversarial(own, STILL).repeated(model) == members
     assert NaiveEnsemble([Plain(loss) for loss in own]).repeated(model) == members
+    assert DiversityPromoting(own).repeated(model) == members
     assert Plain(own[0]).repeated(model) == [model]

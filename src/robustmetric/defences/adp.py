@@ -44,6 +44,10 @@ class DiversityPromoting(Defence):
         self.losses = nn.ModuleList(losses)
         self.entropy_weight, self.diversity_weight, self.sharpness = entropy_weight, diversity_weight, sharpness
 
+    def repeated(self, model: nn.Module) -> Sequence[nn.Module]:
+        """The members."""
+        return list(members_of(model, len(self.losses)).members)
+
     def forward(self, model: nn.Module, batch: Batch, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         members = members_of(model, len(self.losses)).split(model(batch.inputs))
         losses = [loss for loss in self.losses if isinstance(loss, ProxyAnchor)]
@@ -65,10 +69,10 @@ def entropy(prediction: Float[Tensor, "batch classes"]) -> Float[Tensor, " batch
 
 def log_volume(predictions: Predictions, labels: Labels) -> Float[Tensor, " batch"]:
     """log det(M M' + 1e-6 I): 0 where the members' second choices have nothing in common, low where they agree."""
-    members, batch, classes = predictions.shape
-    others = labels[:, None] != torch.arange(classes, device=labels.device)
-    # In doubles: next to an offset of 1e-6, the rounding of floats would show.
-    rows = functional.normalize(predictions[:, others].view(members, batch, classes - 1).double(), dim=2)
+    members, _, classes = predictions.shape
+    true = labels[:, None] == torch.arange(classes, device=labels.device)
+    # In doubles: next to an offset of 1e-6, the rounding of floats would show. A zero counts in no length or product.
+    rows = functional.normalize(predictions.double().masked_fill(true, 0), dim=2)
     gram = torch.einsum("ibc,jbc->bij", rows, rows)
     offset = DETERMINANT_OFFSET * torch.eye(members, device=gram.device, dtype=gram.dtype)
     return torch.linalg.slogdet(gram + offset).logabsdet.to(predictions.dtype)
