@@ -125,8 +125,9 @@ def measured_rows() -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
     for path in sorted(path for data in ("cub", "cars") for path in (ROOT / "results" / data).glob("*.json")):
         row = json.loads(path.read_text())
-        stem = Path(row["recipe"]).stem.removeprefix(f"{row['model']}-").partition("-eta")[0]
-        if "clustering" in row or ("attacks" in row and row["defence"] == stem):
+        stem = Path(row["recipe"]).stem.removeprefix(f"{row['model']}-").removeprefix("eat_")
+        method = stem.partition("-eta")[0].partition("-r16")[0]
+        if ("clustering" in row or "attacks" in row) and row["defence"] == method:
             found.setdefault(row["recipe"], []).append(row)
     return found
 
