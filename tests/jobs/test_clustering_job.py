@@ -19,7 +19,7 @@ from robustmetric.data.digits import Digits
 from robustmetric.data.transforms import Identity
 from robustmetric.errors import InputError
 from robustmetric.jobs.arena import Arena
-from robustmetric.jobs.clustering import CLEAN, KS, SIDES, is_clustering, run_clustering, strongest, voters
+from robustmetric.jobs.clustering import CLEAN, KS, SIDES, _cosines, is_clustering, run_clustering, strongest, voters
 from robustmetric.jobs.suites import load_suite
 from robustmetric.jobs.workers import Workers
 from robustmetric.metrics.clustering import cluster_metrics
@@ -112,6 +112,23 @@ def test_each_side_is_searched_as_it_says(found: list[Record]) -> None:
     assert len({*sides.values(), clean}) > 2
     assert max(sides["query only"], sides["gallery only"]) < clean
     assert of(found, "A1", "both sides", "V1, C1").context["percent_without_gradient_at_the_start"] == 0
+
+
+def test_how_near_moved_embeddings_are_is_noted(found: list[Record], ensemble: Ensemble, digits: Dataset) -> None:
+    cosines = of(found, "A1", "both sides", "V1, C1").context["cosines"]
+    with frozen(ensemble) as embed:
+        z = embed_all(embed, digits.queries.inputs.float() / 255, 32)
+    pairs = z @ z.T
+    assert cosines["clean"] == pytest.approx(float(pairs.triu(1).sum() / (80 * 79 / 2)), abs=1e-4)
+    assert -1 <= cosines["own"] < 0.999 and -1 <= cosines["moved"] <= 1 and cosines["moved"] != cosines["clean"]
+    assert "cosines" not in of(found, "clean", CLEAN, "V1, C1").context
+
+
+def test_lengths_that_differ_have_no_cosines_to_be_told() -> None:
+    z = torch.eye(3)
+    assert _cosines(z, z.roll(1, 0)) == {"cosines": {"clean": 0.0, "moved": 0.0, "own": 0.0}}
+    assert _cosines(z, torch.ones(3, 3) / 3**0.5)["cosines"]["moved"] == pytest.approx(1.0)
+    assert _cosines(2 * z, z) == {}
 
 
 def test_the_strongest_is_named_for_every_score(found: list[Record]) -> None:

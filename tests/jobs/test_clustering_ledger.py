@@ -36,6 +36,20 @@ def test_a_run_becomes_a_row_by_its_vote(tmp_path: Path) -> None:
     assert block["radii"] == {"8": {"R@1": 20.0, "F1": 5.0}, "16": {"R@1": 12.0, "F1": 3.0}}
 
 
+def test_a_row_says_how_near_one_attack_brought_the_images(tmp_path: Path) -> None:
+    path = run(tmp_path / "cars-eat_eat-seed0")
+    noted = {"cosines": {"clean": 0.5, "moved": 0.98765, "own": -0.1}}
+    found = [replace(r, context={**r.context, **noted}) for r in records.read(path / "results.jsonl")]
+    (path / "results.jsonl").unlink()
+    for record in found:
+        records.append(path / "results.jsonl", record)
+    row = read_row(path)
+    assert faults(row) == []
+    assert row["clustering"]["pgd10"]["cosines"] == {"clean": 0.5, "moved": 0.9877, "own": -0.1}
+    assert "cosines" not in row["clustering"]["adaptive"], "of several attacks"
+    assert "cosines" not in row["clustering"]["readings"]["mean"]["pgd10"]
+
+
 def test_what_else_a_row_says(tmp_path: Path) -> None:
     row = read_row(run(tmp_path / "cars-eat_eat-seed0"))
     assert row["published"]["pgd10"]["R@1"] == 22.8 and row["published"]["clean"]["R@1"] == 54.68
@@ -222,6 +236,8 @@ def test_in_shop_has_the_scores_that_are_published_of_it() -> None:
         (("readings", "mean", "clean", "NMI"), True, "clustering.readings.mean.clean.NMI True is no rate"),
         (("steps", "1", "F1"), float("nan"), "clustering.steps.1.F1 nan is no rate"),
         (("pgd20",), {"R@1": 3.0}, "clustering.pgd20 is not known"),
+        (("pgd10", "cosines"), {"moved": 0.5}, "clustering.pgd10.cosines {'moved': 0.5} are not clean, moved, own"),
+        (("pgd10", "cosines"), {"clean": 0.1, "moved": 1.5, "own": 0.2}, "-1 to 1"),
         (("clean",), {}, "clustering.clean is empty"),
     ],
 )

@@ -98,6 +98,22 @@ def test_the_strongest_attack_is_put_into_words(make_run: MakeRun) -> None:
     ]
 
 
+def near(trial: str, clean: float, moved: float, **changes: Any) -> Record:
+    found = record(trial, BOTH, "alone", 20.0, 4.0, **changes)
+    return replace(found, context={**found.context, "cosines": {"clean": clean, "moved": moved, "own": 0.125}})
+
+
+def test_an_attack_that_brings_all_images_to_one_place_is_told(make_run: MakeRun) -> None:
+    apart, narrow = near("A2", 0.5, 0.9), near("A3", 0.97, 0.99)
+    larger = near("A4", 0.5, 0.99, radius=32 / 255)
+    runs = read_runs([make_run("at", *ALONE, near("A1", 0.5, 0.96), apart, narrow, larger, near("A1", 0.5, 0.97))])
+    (group,) = groups(runs)
+    assert sentences(group, runs)[1:] == [
+        "at: A1 brings all images to one place (mean cosine of two 0.97, clean 0.50; 0.12 to the own clean image), "
+        "where neighbours are left to small differences."
+    ], "the newest; not where they stay apart, or lay together before, nor of another radius"
+
+
 def swept(reading: str) -> list[Record]:
     steps = [record(f"{n} steps", BOTH, reading, 30.0 - n, 5.0, steps=n) for n in (1, 2, 10)]
     radii = [(16, 12.0), (32, 6.0)]

@@ -13,10 +13,11 @@ from sample_runs import MakeRun
 from test_clustering_tables import ALONE, record
 from test_page import page
 
+from commands import Command
 from robustmetric.errors import InputError
 from robustmetric.report import projections
 from robustmetric.report.clustering import BOTH
-from robustmetric.report.projections import pca, portraits, project, read_sample
+from robustmetric.report.projections import pca, portraits, project, read_sample, side_by_side
 from robustmetric.report.runs import read_runs
 
 
@@ -152,6 +153,24 @@ def test_every_run_has_its_picture_on_the_page(make_run: MakeRun, tmp_path: Path
         "PCA of at's embeddings, clean and under A1 at 8/255",
         "PCA of eat's embeddings, clean and under A1 at 8/255",
     ]
+
+
+@pytest.mark.usefixtures("without_tsne")
+def test_pictures_of_several_runs_stand_below_one_another(make_run: MakeRun, command: Command, tmp_path: Path) -> None:
+    runs = [make_run("at", *ALONE), make_run("none", *ALONE), make_run("eat", *ALONE)]
+    for run in (runs[0], runs[2]):
+        keep(run)
+    figure = side_by_side(read_runs(runs))
+    assert [axes.get_ylabel() for axes in figure.axes[::2]] == ["at", "eat"], "one has kept none"
+    assert [axes.get_title() for axes in figure.axes] == ["clean", "A1 at 8/255"] * 2
+    assert all(sum(len(part.get_offsets()) for part in axes.collections) == 12 for axes in figure.axes)
+    result = command("report", *runs, "--pictures", "-o", tmp_path / "out")
+    assert result.code == 0 and sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "embeddings.png",
+        "embeddings.svg",
+    ]
+    result = command("report", runs[1], "--pictures")
+    assert result.code == 2 and "robustmetric evaluate RUN clustering" in result.err
 
 
 def test_a_damaged_file_is_named(make_run: MakeRun) -> None:

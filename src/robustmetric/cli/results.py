@@ -14,11 +14,22 @@ from robustmetric.errors import InputError, nearest
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders to compare.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page.")] = Path("report"),
+    pictures: Annotated[
+        bool, typer.Option("--pictures", help="The embeddings alone, clean and attacked, as embeddings.svg and .png.")
+    ] = False,
 ) -> None:
     """Make one self-contained HTML page of one or more runs.
 
     Example: [bold]robustmetric report runs/digits-plain-seed0 runs/digits-est-seed0 -o report[/bold]
     """
+    if pictures:
+        from robustmetric.report.figures import save_figures
+        from robustmetric.report.projections import side_by_side
+        from robustmetric.report.runs import read_runs
+
+        for path in save_figures({"embeddings": side_by_side(read_runs(runs))}, out):
+            typer.echo(path)
+        return
     from robustmetric.report.page import write_page
 
     typer.echo(write_page(runs, out))

@@ -1,5 +1,6 @@
 """Clustering under attack: model + data -> [the whole set moved -> R@k, NMI, AMI, F1 by every reading] -> records."""
 
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -9,9 +10,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional
 
 from robustmetric.attacks.joint import WholeSet, embed_all
 from robustmetric.attacks.suite import Suite, Trial
+from robustmetric.diagnose.collapse import mean_cosine
 from robustmetric.errors import InputError
 from robustmetric.jobs.arena import Arena, known_search
 from robustmetric.jobs.chance import chance_settings
@@ -30,6 +33,7 @@ from robustmetric.numerics.kmeans import Backend
 from robustmetric.numerics.randomness import repeatable
 from robustmetric.perturb.pgd import frozen
 from robustmetric.records import Record
+from robustmetric.report.clustering_schema import COSINES
 
 KIND = "clustering"
 KS = (1, 2, 4, 8, 10, 20)
@@ -119,7 +123,10 @@ def run_clustering(
         began = time.monotonic()
         clean = _clean(arena, crowd, seed) if clean is None else clean
         memory = None if folder is None or "randomised" in said else Restarts(folder / "restarts", expected[0], clean)
+        notes: dict[str, Any]
         moved, notes = (clean, {}) if trial is None else move(arena, crowd, trial, reading, seed, clean, memory)
+        if trial is not None:
+            notes |= _cosines(clean, moved)
         notes[SECONDS] = time.monotonic() - began + (memory.seconds if memory is not None else 0)
         measured = _measured(crowd, clean, moved, expected, reading, {**context, "chance": crowd.chance, **notes})
         if folder is not None and trial is not None:
@@ -129,6 +136,13 @@ def run_clustering(
         if memory is not None:
             memory.forget()
     yield from (record for record in strongest(found, base) if record.key not in done)
+
+
+def _cosines(clean: Float[Tensor, "n dim"], moved: Float[Tensor, "n dim"]) -> dict[str, dict[str, float]]:
+    """Means over all images, where embeddings are of unit length: see `COSINES`."""
+    own = functional.cosine_similarity(clean, moved).mean()
+    found = {"clean": float(mean_cosine(clean)), "moved": float(mean_cosine(moved)), "own": float(own)}
+    return {} if any(map(math.isnan, found.values())) else {COSINES: found}
 
 
 def strongest(found: Iterable[Record], shared: Mapping[str, Any]) -> list[Record]:

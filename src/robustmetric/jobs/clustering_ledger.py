@@ -8,7 +8,7 @@ from robustmetric.jobs.clustering import alike, strongest
 from robustmetric.jobs.suites import labels_of
 from robustmetric.records import Record
 from robustmetric.report.clustering import BOTH, CLEAN, GALLERY, HEADLINE, KIND, QUERY, STRONGEST, backend
-from robustmetric.report.clustering_schema import SUITES, SWEEP
+from robustmetric.report.clustering_schema import COSINES, SUITES, SWEEP
 
 Block = dict[str, Any]
 FEW = ("R@1", "NMI", "F1")
@@ -75,6 +75,8 @@ def _by_suite(records: Iterable[Record], reading: str, radius: float) -> Block:
         of = len(attacks) + len(_left(suite, attacks))
         block[key] |= {"by": dict(sides[BOTH].settings["by"])} if len(attacks) > 1 else {}
         block[key] |= {"attacks": attacks, "of": of} if of > 1 else {}
+        if len(attacks) == 1 and COSINES in at[0].context:
+            block[key][COSINES] = {pair: round(value, 4) for pair, value in at[0].context[COSINES].items()}
     return block
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from robustmetric import recipe
 from robustmetric.records import Record, validated_on
 from robustmetric.report import clustering_rows
+from robustmetric.report.clustering_schema import COSINES
 from robustmetric.report.runs import Run
 from robustmetric.report.scores import show, show_radius, title
 
@@ -21,6 +22,8 @@ PAPERS_SUITE, PAPERS_ATTACK, PAPERS_RADIUS = "clustering", "A1", 8 / 255
 ALL = ("R@1", "R@8", "NMI", "AMI", "F1")
 SCORES: dict[str, tuple[str, ...]] = {CLEAN: ALL, BOTH: ALL, QUERY: ("R@1",), GALLERY: ("R@1",)}
 """By side, what the tables show."""
+ONE_PLACE, APART = 0.95, 0.1
+"""Moved embeddings of a mean cosine above the first, and as far above that of clean ones, have fallen together."""
 COLUMNS = tuple((sides, score) for sides in (BOTH, QUERY, GALLERY) for score in SCORES[sides])
 
 
@@ -144,7 +147,25 @@ def sentences(group: Group, runs: Sequence[Run]) -> list[str]:
         tail = "" if chance is None else f" By chance R@1 is {show('R@1', chance)}."
         radius = show_radius(float(worst.settings["radius"]))
         said.append(f"{runs[place].label}, every image moved by at most {radius}: {', '.join(falls)}.{tail}")
+        said += [f"{runs[place].label}: {words}" for words in _fallen(records, float(worst.settings["radius"]))]
     return said
+
+
+def _fallen(records: Sequence[Record], radius: float) -> list[str]:
+    """What attacks of this radius, the newest of each, brought to one place though it lay apart."""
+    found: dict[str, str] = {}
+    for record in records:
+        cosines = record.context.get(COSINES)
+        if cosines is None or record.settings["sides"] != BOTH or record.settings.get("radius") != radius:
+            continue
+        if cosines["moved"] > ONE_PLACE and cosines["clean"] < cosines["moved"] - APART:
+            found.setdefault(
+                record.settings["trial"],
+                f"{record.settings['trial']} brings all images to one place (mean cosine of two "
+                f"{cosines['moved']:.2f}, clean {cosines['clean']:.2f}; {cosines['own']:.2f} to the own clean image), "
+                "where neighbours are left to small differences.",
+            )
+    return list(found.values())
 
 
 def _lines(group: Group, runs: Sequence[Run], readings: Sequence[str]) -> tuple[Line, ...]:

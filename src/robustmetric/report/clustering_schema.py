@@ -12,6 +12,9 @@ SCORES = (
     *(f"{name}{end}" for name in ("NMI", "AMI", "F1") for end in ("", " std")),
 )
 SIDES = ("query only", "gallery only")
+COSINES = "cosines"
+"""Under one attack, mean cosines of two clean images, of two moved ones, and of a moved one to its clean self."""
+PAIRS = ("clean", "moved", "own")
 
 
 def faults(block: Any) -> list[str]:
@@ -43,6 +46,8 @@ def _faults(name: str, scores: Any) -> list[str]:
             found += _faults_of_count(name, scores) if score == "attacks" or "attacks" not in scores else []
         elif score == "by":
             found += [] if isinstance(value, dict) and value else [f"{name}.by names no attacks"]
+        elif score == COSINES:
+            found += [] if _are_cosines(value) else [f"{name}.{COSINES} {value!r} are not {', '.join(PAIRS)}, -1 to 1"]
         elif score not in SCORES:
             found.append(f"{name}.{score} is not known")
         elif not _is_rate(value, low=-100.0 if score == "AMI" else 0.0):
@@ -58,6 +63,10 @@ def _faults_of_count(name: str, scores: Mapping[str, Any]) -> list[str]:
     if not isinstance(of, int) or isinstance(of, bool) or of < len(attacks):
         return [f"{name}.of {of!r} is less than its {len(attacks)} attacks"]
     return []
+
+
+def _are_cosines(value: Any) -> bool:
+    return isinstance(value, dict) and set(value) == set(PAIRS) and all(abs(each) <= 1 for each in value.values())
 
 
 def is_cut(scores: Mapping[str, Any]) -> bool:

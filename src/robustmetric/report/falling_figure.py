@@ -15,9 +15,9 @@ from robustmetric.report.ledger import Row
 from robustmetric.report.plots import INK, colour
 from robustmetric.report.training_figure import panel
 
-TERMS = ("clean", "adversarial")
+TERMS = ("clean", "adversarial", "metric", "mixed", "stability")
 """Of the loss, as these defences note them."""
-PANELS = ("training loss", "clean R@1", "mean cosine of clean embeddings")
+PANELS = ("training loss / that of epoch 1", "clean R@1", "mean cosine of clean embeddings")
 
 
 def falling_figures(folder: Path, rows: Sequence[Row]) -> dict[str, Figure]:
@@ -39,11 +39,12 @@ def _figure(data: str, protocol: str, model: str, curves: Mapping[str, Curve]) -
         panel(each, words)
     for style, (name, curve) in enumerate(curves.items()):
         terms = [curve[term] for term in TERMS if term in curve]
-        losses = [sum(values) for values in zip(*terms, strict=True)]
+        sums = [sum(values) for values in zip(*terms, strict=True)]
+        losses = [value / sums[0] for value in sums]
         for each, values in zip(axes, (losses, curve[RECALL], curve[COSINE]), strict=True):
             each.plot(curve[EPOCH][: len(values)], values, color=colour(style), linewidth=1.8, label=name)
-    for each in axes[:2]:
-        each.set_ylim(bottom=0)
+    axes[0].set_yscale("log")
+    axes[1].set_ylim(bottom=0)
     axes[2].set_ylim(-0.02, 1.02)
     handles, names = axes[1].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=6, frameon=False, fontsize=10)

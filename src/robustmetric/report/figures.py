@@ -1,8 +1,10 @@
 """The figures of a folder of the ledger: each that its rows allow."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import matplotlib
+from matplotlib.figure import Figure
 
 from robustmetric.errors import InputError
 from robustmetric.report.efficiency import cost_figures
@@ -33,6 +35,11 @@ def draw_figures(folder: Path, out: Path) -> list[Path]:
             "training, nor one about clustering that was measured after every epoch; expected two such rows or more, "
             "or one such curve"
         )
+    return save_figures(figures, out)
+
+
+def save_figures(figures: Mapping[str, Figure], out: Path) -> list[Path]:
+    """Each by its name, as SVG and as PNG."""
     out.mkdir(parents=True, exist_ok=True)
     paths = {out / f"{name}.{kind}": figure for name, figure in figures.items() for kind in KINDS}
     for path, figure in paths.items():

@@ -1,7 +1,7 @@
 """Pictures of embeddings, clean and attacked, in two dimensions that fit the clean ones (t-SNE: extra; else PCA)."""
 
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 from markupsafe import Markup
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy import ndarray
 
@@ -45,18 +46,44 @@ class Portrait:
 
 
 def portraits(runs: Sequence[Run]) -> list[Portrait]:
-    """A picture for each run and suite that kept embeddings, of the attack that did the clusters most harm."""
+    """A picture for each run and suite that kept embeddings."""
     found: list[Portrait] = []
     for style, run in enumerate(runs):
-        samples: dict[str, list[Sample]] = {}
-        for path in sorted((run.path / "embeddings").glob("*.npz")):
-            sample = read_sample(path)
-            samples.setdefault(sample.suite, []).append(sample)
-        for suite, several in samples.items():
-            sample = min(several, key=lambda one: (one.radius, _f1(run, one)))
+        for sample in samples(run):
             caption, plot = _portrait(sample, run.label, f"portrait-{len(found)}")
-            found.append(Portrait(style, run.label, f"Suite {suite}: {caption}", plot))
+            found.append(Portrait(style, run.label, f"Suite {sample.suite}: {caption}", plot))
     return found
+
+
+def side_by_side(runs: Sequence[Run]) -> Figure:
+    """One picture of all runs that kept embeddings, a line each: of its first suite, clean at the left."""
+    kept = {run.label: several[0] for run in runs if (several := samples(run))}
+    if not kept:
+        raise InputError(
+            f"no embeddings in {', '.join(str(run.path) for run in runs)}; expected a run evaluated by a suite about "
+            "clustering: robustmetric evaluate RUN clustering"
+        )
+    figure = Figure(figsize=(9.0, 4.2 * len(kept)), layout="constrained")
+    lines = figure.subplots(len(kept), 2, squeeze=False, sharex="row", sharey="row")
+    for panels, (label, sample) in zip(lines, kept.items(), strict=True):
+        method = _draw(panels, sample)
+        panels[0].set_ylabel(label, color=INK, fontsize=12, parse_math=False)
+        panels[1].set_title(
+            f"{sample.attack} at {show_radius(sample.radius)}", color=INK, fontsize=12, parse_math=False
+        )
+    figure.suptitle(
+        f"{method} of the clean embeddings, into which the attacked ones are placed", color=INK, fontsize=12
+    )
+    return figure
+
+
+def samples(run: Run) -> list[Sample]:
+    """Of each suite that kept embeddings, those of the attack that did the clusters most harm, at the least radius."""
+    by_suite: dict[str, list[Sample]] = {}
+    for path in sorted((run.path / "embeddings").glob("*.npz")):
+        sample = read_sample(path)
+        by_suite.setdefault(sample.suite, []).append(sample)
+    return [min(several, key=lambda one: (one.radius, _f1(run, one))) for several in by_suite.values()]
 
 
 def read_sample(path: Path) -> Sample:
@@ -108,14 +135,24 @@ def tsne(
 
 
 def _portrait(sample: Sample, label: str, name: str) -> tuple[str, Markup]:
-    clean, moved, method = project(sample.clean, sample.moved)
     figure = Figure(figsize=(9.0, 4.4), layout="constrained")
     figure.patch.set_alpha(0)
-    panels = figure.subplots(1, 2, sharex=True, sharey=True)
-    names = list(dict.fromkeys(sample.classes))
+    method = _draw(figure.subplots(1, 2, sharex=True, sharey=True), sample)
+    at = show_radius(sample.radius)
+    caption = (
+        f"{len(sample.classes)} images of {len(set(sample.classes))} classes, clean and moved by {sample.attack} at "
+        f"{at}; {method} of the clean embeddings, into which the moved ones are placed; same axes, a colour and mark "
+        "for each class."
+    )
+    return caption, to_svg(figure, name, f"{method} of {label}'s embeddings, clean and under {sample.attack} at {at}")
+
+
+def _draw(panels: Iterable[Axes], sample: Sample) -> str:
+    """The points of a sample, clean in the first panel and moved in the second; how they were projected."""
+    clean, moved, method = project(sample.clean, sample.moved)
     classes = np.array(sample.classes)
     for axes, points, title in zip(panels, (clean, moved), ("clean", sample.attack), strict=True):
-        for number, kind in enumerate(names):
+        for number, kind in enumerate(dict.fromkeys(sample.classes)):
             own = points[classes == kind]
             marker = MARKERS[number % len(MARKERS)]
             axes.scatter(own[:, 0], own[:, 1], s=12, color=colour(number), marker=marker, alpha=0.75, linewidths=0)
@@ -126,12 +163,7 @@ def _portrait(sample: Sample, label: str, name: str) -> tuple[str, Markup]:
         for spine in axes.spines.values():
             spine.set_color(INK)
             spine.set_alpha(0.3)
-    at = show_radius(sample.radius)
-    caption = (
-        f"{len(classes)} images of {len(names)} classes, clean and moved by {sample.attack} at {at}; {method} of the "
-        "clean embeddings, into which the moved ones are placed; same axes, a colour and mark for each class."
-    )
-    return caption, to_svg(figure, name, f"{method} of {label}'s embeddings, clean and under {sample.attack} at {at}")
+    return method
 
 
 def _f1(run: Run, sample: Sample) -> float:
