@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from robustmetric.report.scores import DASH
+
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "papers" / "ensemble_adversarial_training.md").read_text()
 README = (ROOT / "README.md").read_text()
@@ -18,11 +20,42 @@ ROWS = {
     "IAT": "iat-r8",
     "AT": "at-r8",
     "EAT": "eat-r8",
+    "ADP": "adp_proxy_anchor",
+}
+BY_BETA = {
+    "AT": "at-r8-short",
+    "EAT, beta 0": "eat_clean_share0-r8-short",
+    "EAT, beta 0.25": "eat_clean_share0_25-r8-short",
+    "EAT, beta 0.5": "eat-r8-short",
+}
+BIRDS = {
+    "none": "plain_proxy_anchor-short",
+    "Mix-Up": "mixup_proxy_anchor-short",
+    "TRADES": "trades-r8-short",
+    "IAT": "iat-r8-short",
+    "AT": "at-r8-short",
+    "ADP": "adp_proxy_anchor-short",
+    "naive ensemble of AT": "naive-r8-short",
+    "EAT without the split": "no_split-r8-short",
+    "EAT": "eat-r8-short",
+    "AT for EAT's forwards": "at_long-r8-short",
+    "AT, F(x) for the label": "at_literal-r8-short",
+    "Mix-Up, F(x) for the label": "mixup_literal_proxy_anchor-short",
+    "TRADES, F(x) as proxies": "trades_as_proxies-r8-short",
+}
+TABLES = {
+    "| | published: clean | PGD-10 | ours: clean |": ("cars", ROWS),
+    "| | published: clean | PGD-10 | ours in short: clean |": ("cars", BY_BETA),
+    "| | published (2010): clean | PGD-10 | ours in short: clean |": ("cub", BIRDS),
 }
 
 
+def read(data: str, title: str) -> dict[str, Any]:
+    return json.loads((ROOT / "results" / data / f"{data}-mobilenet_v2-{title}-seed0.json").read_text())
+
+
 def row(name: str) -> dict[str, Any]:
-    return json.loads((ROOT / "results" / "cars" / f"cars-mobilenet_v2-{ROWS[name]}-seed0.json").read_text())
+    return read("cars", ROWS[name])
 
 
 def table(text: str, head: str) -> dict[str, list[str]]:
@@ -31,51 +64,61 @@ def table(text: str, head: str) -> dict[str, list[str]]:
     return {first: rest for first, *rest in ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)}
 
 
-def recalls(name: str) -> tuple[float, float, float, float]:
+def recalls(found: dict[str, Any]) -> tuple[float, float, float, float]:
     """R@1 clean, under PGD-10 with both sides moved, with queries alone and with the gallery alone."""
-    block = row(name)["clustering"]
+    block = found["clustering"]
     attacked = block["pgd10"]
     return block["clean"]["R@1"], attacked["R@1"], attacked["query only"]["R@1"], attacked["gallery only"]["R@1"]
 
 
-def adversarial(name: str) -> list[float]:
-    """The adversarial term in the first and in the last epoch; EAT's is half the sum of its three members' losses."""
-    head, *epochs = [
-        line.split(",") for line in (ROOT / "results" / "cars" / f"{row(name)['id']}.csv").read_text().split()
-    ]
-    return [float(epochs[place][head.index("adversarial")]) for place in (0, -1)]
+def adversarial(found: dict[str, Any]) -> list[float]:
+    """The adversarial term by epoch; EAT's is half the sum of its three members' losses."""
+    path = ROOT / "results" / found["data"] / f"{found['id']}.csv"
+    head, *epochs = [line.split(",") for line in path.read_text().split()]
+    return [float(epoch[head.index("adversarial")]) for epoch in epochs]
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_the_table_of_cars(name: str) -> None:
-    shown = table(PAGE, "| | published: clean | PGD-10 | ours: clean |")
-    assert shown.keys() == ROWS.keys()
-    theirs, block = row(name)["published"], row(name)["clustering"]
-    clean, both, queries, gallery = recalls(name)
-    values = [theirs["clean"]["R@1"], theirs["pgd10"]["R@1"], clean, block["clean"]["F1"]]
-    values += [both, block["pgd10"]["F1"], queries, gallery]
-    assert shown[name] == [f"{value:.1f}" for value in values]
+@pytest.mark.parametrize(("head", "name"), [(head, name) for head, (_, rows) in TABLES.items() for name in rows])
+def test_the_tables_of_the_page(head: str, name: str) -> None:
+    shown, (data, rows) = table(PAGE, head), TABLES[head]
+    assert shown.keys() == rows.keys()
+    found = read(data, rows[name])
+    theirs, block = found.get("published"), found["clustering"]
+    clean, both, queries, gallery = recalls(found)
+    values = [clean, block["clean"]["F1"], both, block["pgd10"]["F1"], queries, gallery]
+    published = [theirs[key]["R@1"] for key in ("clean", "pgd10")] if theirs else [None, None]
+    assert shown[name] == [DASH if value is None else f"{value:.1f}" for value in [*published, *values]]
+    assert found["protocol"] == ("short" if "short" in head else "full")
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_the_table_of_the_readme(name: str) -> None:
     shown = table(README, "| | published: clean, PGD-10 | ours: clean |")
     assert ROWS.keys() <= shown.keys()
-    theirs, (clean, both, queries, _) = row(name)["published"], recalls(name)
-    published = f"{theirs['clean']['R@1']:.1f}, {theirs['pgd10']['R@1']:.1f}"
+    theirs, (clean, both, queries, _) = row(name).get("published"), recalls(row(name))
+    published = f"{theirs['clean']['R@1']:.1f}, {theirs['pgd10']['R@1']:.1f}" if theirs else DASH
     assert shown[name] == [published, *(f"{value:.1f}" for value in (clean, both, queries))]
 
 
 def test_what_the_page_says_of_the_table() -> None:
-    clean, both, queries, _ = zip(*map(recalls, ROWS), strict=True)
+    clean, both, queries, _ = zip(*map(recalls, map(row, ROWS)), strict=True)
     of = dict(zip(ROWS, zip(clean, both, queries, strict=True), strict=True))
     assert f"as robust as AT** ({of['none'][1]:.1f} and {of['AT'][1]:.1f})" in PAGE
     kept = [round(100 * of[name][2] / of[name][0]) for name in ("AT", "IAT")]
     assert f"AT keeps {kept[0]} % of its R@1 with queries moved, IAT {kept[1]} % of a higher one" in PAGE
-    above = [of[name][0] - row(name)["published"]["clean"]["R@1"] for name in ROWS]
-    falls = "from {:.1f} in epoch 1 to {:.1f} in epoch 60".format(*(value * 2 / 3 for value in adversarial("EAT")))
+    above = [of[name][0] - row(name)["published"]["clean"]["R@1"] for name in ROWS if "published" in row(name)]
+    first, *_, last = (value * 2 / 3 for value in adversarial(row("EAT")))
+    falls = f"from {first:.1f} in epoch 1 to {last:.1f} in epoch 60"
     assert f"the adversarial loss of a member hardly falls, {falls}" in PAGE
-    assert "while that of AT falls from {:.1f} to {:.1f}".format(*adversarial("AT")) in PAGE
+    at = adversarial(row("AT"))
+    assert f"while that of AT falls from {at[0]:.1f} to {at[-1]:.1f}" in PAGE
+    apart = max(abs(a - b) for a, b in zip(at[:6], adversarial(read("cars", BY_BETA["AT"])), strict=False))
+    assert f"its loss in them is within {apart:.3f} of the other's in each" in PAGE
+    assert f"has more of it: {of['ADP'][0]:.1f} by vote" in PAGE and of["ADP"][0] > of["EAT"][0]
+    assert f"of its R@1 {of['ADP'][2]:.1f} is left" in PAGE
+    assert f"highest number of the table under the paper's attack ({max(both):.1f})" in PAGE and of["ADP"][1] == max(
+        both
+    )
     readings = {name: block["clean"]["R@1"] for name, block in row("EAT")["clustering"]["readings"].items()}
     members = [value for name, value in readings.items() if name.startswith("member")]
     assert f"(R@1 {of['EAT'][0]:.1f} by vote, {min(members):.1f} to {max(members):.1f} each" in PAGE
@@ -87,6 +130,33 @@ def test_what_the_page_says_of_the_table() -> None:
     assert f"AMI {row('TRADES')['clustering']['pgd10']['AMI']:.1f}." in PAGE
     assert all(f"suite `clustering` on {row(name)['queries']:,} test images" in PAGE for name in ROWS)
     assert all(f"at commit {row(name)['commit'][:7]}" in PAGE and row(name)["protocol"] == "full" for name in ROWS)
+
+
+def test_what_the_page_says_of_the_birds() -> None:
+    of = {name: recalls(read("cub", title)) for name, title in BIRDS.items()}
+    naive, whole, eat, single = (
+        of[name] for name in ("naive ensemble of AT", "EAT without the split", "EAT", "AT for EAT's forwards")
+    )
+    assert naive[1] > eat[1] > whole[1] and naive[2] > max(eat[2], whole[2]) and eat[0] > naive[0]
+    assert f"with the split {eat[1] - whole[1]:.1f} of R@1 above without" in PAGE
+    assert single[2] == max(queries for _, _, queries, _ in of.values()) and single[0] < eat[0] / 2
+    assert f"{single[2]:.1f} with queries moved, EAT {eat[2]:.1f}" in PAGE
+    assert f"38 take it from {of['AT'][0]:.1f} to {single[0]:.1f}" in PAGE
+    assert (
+        "falls to {1:.1f} by the paper's attack with both sides moved and to {2:.1f} with one".format(*of["none"])
+        in PAGE
+    )
+    assert f"an attack that did nothing would leave {of['none'][0]:.1f}" in PAGE
+    assert read("cub", BIRDS["AT, F(x) for the label"])["collapsed"]
+    assert all(f"commit {read(data, t)['commit'][:7]}" in PAGE for data, rows in TABLES.values() for t in rows.values())
+    assert all(f"{read('cub', title)['queries']:,} test images" in PAGE for title in BIRDS.values())
+
+
+def test_what_the_page_says_of_beta() -> None:
+    at, *eats = (recalls(read("cars", title)) for title in BY_BETA.values())
+    assert "Under the paper's attack EAT is above AT here, at every beta" in PAGE and all(e[1] > at[1] for e in eats)
+    assert "it is so with beta 0 only, by less than half a point" in PAGE
+    assert [0 < e[2] - at[2] < 0.5 for e in eats] == [True, False, False]
 
 
 def test_the_times_of_the_step() -> None:
