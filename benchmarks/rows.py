@@ -7,9 +7,10 @@ A plan has a row a line, `folder; as of train; as of evaluate; as of evaluate`:
 `--surrogate` names a row further up, whose model is waited for. A folder that stands again further down goes on with
 more suites there, after the rows between. What is finished is not run again and what was begun
 goes on, so a plan is called until it is done; Ctrl-C stops it like the end of its time. A row that finds no room in the
-memory of the GPU waits for another to end, and from then on fewer run side by side. Example:
+memory of the GPU waits for another to end, and from then on fewer run side by side. `--mps` lets them use the GPU at
+the same time, by NVIDIA's Multi-Process Service, where they would take turns. Example:
 
-    python benchmarks/rows.py benchmarks/plans/cub-full.txt --width 2 --seconds 3000 --ledger results/cub
+    python benchmarks/rows.py benchmarks/plans/cub-full.txt --width 4 --mps --seconds 3000 --ledger results/cub
 """
 
 import argparse
@@ -21,7 +22,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -29,6 +30,7 @@ from threading import Condition, Event, Lock
 from typing import TextIO
 
 from bound import bound
+from mps import at_the_same_time
 from planned import SURROGATE, USUAL_PRECISION, Row, choose, read_plan, sources
 from robustmetric.errors import InputError
 from robustmetric.jobs.folder import RunFolder
@@ -259,6 +261,7 @@ def main() -> int:
     parser.add_argument(
         "--only", nargs="+", metavar="FOLDER", help="these rows of the plan, in its order; default: all"
     )
+    parser.add_argument("--mps", action="store_true", help="rows at a time share the GPU by NVIDIA's service")
     parser.add_argument("--ledger", type=Path, help="also write each row here: results/cub")
     asked = parser.parse_args()
     if asked.width < 1:
@@ -277,7 +280,10 @@ def main() -> int:
     pool = Pool(asked.out, asked.ledger, time.monotonic() + asked.seconds)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, pool.stop)
-    made = pool.run(rows, asked.width, others)
+    with at_the_same_time() if asked.mps else nullcontext() as shared:
+        if shared:
+            pool.say(shared)
+        made = pool.run(rows, asked.width, others)
     pool.say(f"{sum(made)} of {len(rows)} rows made")
     return 0 if all(made) else 1
 

@@ -1,6 +1,7 @@
 """Plans of rows: every line of every plan can be made, and `benchmarks/rows.py` makes it, interrupted or not."""
 
 import importlib
+import os
 import re
 import shutil
 import signal
@@ -308,6 +309,51 @@ def test_no_plan_is_refused_before_its_first_row(
     call: Callable[..., int], path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call(str(path), "--seconds", "0") == 1, capsys.readouterr().err
+
+
+@pytest.fixture
+def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A stand-in for NVIDIA's program on the path; it writes down what it is told."""
+    path = tmp_path / "bin" / "nvidia-cuda-mps-control"
+    path.parent.mkdir()
+    told = tmp_path / "told.txt"
+    path.write_text(
+        f'#!/bin/sh\n{{ echo "$CUDA_MPS_PIPE_DIRECTORY $*"; [ -n "$1" ] || cat; }} >> {told}\nexit $FAILS\n'
+    )
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(path.parent), prepend=os.pathsep)
+    monkeypatch.setenv("FAILS", "0")
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    monkeypatch.delenv("CUDA_MPS_LOG_DIRECTORY", raising=False)
+    return told
+
+
+def test_a_service_shares_the_gpu_as_long_as_the_rows_run(
+    rows: ModuleType, control: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with rows.at_the_same_time() as said:
+        folder = os.environ["CUDA_MPS_PIPE_DIRECTORY"]
+        assert said == "processes share the GPU at the same time" and Path(folder).is_dir()
+        with rows.at_the_same_time() as again:
+            assert again == f"the service at {folder} is used"
+        assert control.read_text() == f"{folder} -d\n", "and it goes on"
+    assert control.read_text() == f"{folder} -d\n{folder} \nquit\n" and not Path(folder).exists()
+    assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
+    monkeypatch.setenv("FAILS", "3")
+    with rows.at_the_same_time() as said:
+        assert said == "nvidia-cuda-mps-control failed (3): processes take turns on the GPU"
+        assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
+    monkeypatch.setenv("PATH", "")
+    with rows.at_the_same_time() as said:
+        assert said == "nvidia-cuda-mps-control is not here: processes take turns on the GPU"
+
+
+def test_rows_say_whether_they_share_the_gpu(
+    call: Callable[..., int], tmp_path: Path, control: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for more, said in (([], False), (["--mps"], True)):
+        assert call(str(plan(tmp_path, GOOD)), "--seconds", "0", *more) == 1, "no time is left"
+        assert ("processes share the GPU at the same time" in capsys.readouterr().out) == control.is_file() == said
 
 
 def protocol_of(spec: dict[str, Any], asked: dict[str, Any]) -> str:
