@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clustering_runs import READINGS, run, scores
+from clustering_runs import READINGS, run, scores, trial
 from robustmetric import recipe, records
 from robustmetric.errors import InputError
 from robustmetric.jobs.ledger import read_row, write_rows
@@ -48,6 +48,21 @@ def test_a_row_says_how_near_one_attack_brought_the_images(tmp_path: Path) -> No
     assert row["clustering"]["pgd10"]["cosines"] == {"clean": 0.5, "moved": 0.9877, "own": -0.1}
     assert "cosines" not in row["clustering"]["adaptive"], "of several attacks"
     assert "cosines" not in row["clustering"]["readings"]["mean"]["pgd10"]
+
+
+def test_noise_is_told_by_its_radius(tmp_path: Path) -> None:
+    path = run(tmp_path / "cars-eat_at-seed0", "cars/eat_at", alone=True)
+    shared = {"queries": 8131, "gallery": 8131, "weights": "ab" * 8, "batch": 128, "data": "cars", "precision": "fp32"}
+    for radius, recall in ((8, 50.0), (16, 30.0)):
+        for record in trial("clustering_noise", "noise", recall, "alone", shared, steps=0, radius=radius / 255):
+            records.append(path / "results.jsonl", record)
+    row = read_row(path)
+    assert faults(row) == []
+    assert row["clustering"]["noise"] == {
+        "8": {"R@1": 50.0, "F1": 12.5, "query only": {"R@1": 51.0}},
+        "16": {"R@1": 30.0, "F1": 7.5, "query only": {"R@1": 31.0}},
+    }
+    assert "noise" not in read_row(run(tmp_path / "cars-eat_eat-seed0"))["clustering"]
 
 
 def test_what_else_a_row_says(tmp_path: Path) -> None:

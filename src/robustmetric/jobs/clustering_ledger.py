@@ -8,7 +8,7 @@ from robustmetric.jobs.clustering import alike, strongest
 from robustmetric.jobs.suites import labels_of
 from robustmetric.records import Record
 from robustmetric.report.clustering import BOTH, CLEAN, GALLERY, HEADLINE, KIND, QUERY, STRONGEST, backend
-from robustmetric.report.clustering_schema import COSINES, SUITES, SWEEP
+from robustmetric.report.clustering_schema import COSINES, NOISE, SUITES, SWEEP
 
 Block = dict[str, Any]
 FEW = ("R@1", "NMI", "F1")
@@ -45,7 +45,8 @@ def clustering_block(records: Sequence[Record], radius: float | None) -> Block:
     others = dict.fromkeys(r.settings["reading"] for r in records if r.settings["reading"] != reading)
     readings = {name: {k: _few(v) for k, v in _by_suite(records, name, at).items()} for name in others}
     block |= {"readings": readings} if readings else {}
-    return block | _sweeps([r for r in records if r.settings["reading"] == reading], at)
+    own = [r for r in records if r.settings["reading"] == reading]
+    return block | _sweeps(own, at) | _noise(own)
 
 
 def seconds(records: Iterable[Record]) -> float:
@@ -119,6 +120,19 @@ def _sweeps(records: Iterable[Record], radius: float) -> Block:
     steps = {str(r.settings["steps"]): _curve(r) for r in own if _is_at(r, radius)}
     radii = {f"{255 * float(r.settings['radius']):g}": _curve(r) for r in own if r.settings["steps"] == 10}
     return {name: curve for name, curve in (("steps", steps), ("radii", radii)) if curve}
+
+
+def _noise(records: Iterable[Record]) -> Block:
+    """R@1 and F1 under noise by its radius in 255ths, and R@1 where queries alone have it."""
+    own = [r for r in records if r.settings["suite"] == NOISE and r.settings.get("trial") not in (STRONGEST, "clean")]
+    found: dict[str, Block] = {}
+    for record in own:
+        curve = found.setdefault(f"{255 * float(record.settings['radius']):g}", {})
+        if record.settings["sides"] == BOTH:
+            curve |= _curve(record)
+        elif record.settings["sides"] == QUERY:
+            curve[QUERY] = {"R@1": round(record.scores["R@1"], 4)}
+    return {"noise": found} if found else {}
 
 
 def _curve(record: Record) -> dict[str, float]:

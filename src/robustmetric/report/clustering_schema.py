@@ -6,7 +6,7 @@ from typing import Any
 
 SUITES = {"clustering": "pgd10", "clustering_adaptive": "adaptive", "clustering_short": "adaptive_short"}
 """Where the numbers of a suite stand in a row's block `clustering`."""
-SWEEP = "clustering_sweep"
+SWEEP, NOISE = "clustering_sweep", "clustering_noise"
 SCORES = (
     *(f"R@{k}" for k in (1, 2, 4, 8, 10, 20)),
     *(f"{name}{end}" for name in ("NMI", "AMI", "F1") for end in ("", " std")),
@@ -25,7 +25,7 @@ def faults(block: Any) -> list[str]:
     for key, scores in block.items():
         if key in ("clean", *SUITES.values()):
             found += _faults(f"clustering.{key}", scores)
-        elif key in ("readings", "steps", "radii"):
+        elif key in ("readings", "steps", "radii", "noise"):
             for name, inner in scores.items():
                 parts = {f".{part}": own for part, own in inner.items()} if key == "readings" else {"": inner}
                 for part, own in parts.items():
