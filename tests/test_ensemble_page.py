@@ -138,7 +138,16 @@ def test_what_the_page_says_of_the_birds() -> None:
         of[name] for name in ("naive ensemble of AT", "EAT without the split", "EAT", "AT for EAT's forwards")
     )
     assert naive[1] > eat[1] > whole[1] and naive[2] > max(eat[2], whole[2]) and eat[0] > naive[0]
-    assert f"with the split {eat[1] - whole[1]:.1f} of R@1 above without" in PAGE
+    assert f"the naive ensemble keeps {naive[2]:.1f}, EAT {eat[2]:.1f} with and without the split" in PAGE
+    assert f"{eat[2]:.1f}" == f"{whole[2]:.1f}"
+    together = [
+        read("cub", f"{name}-r8-short")["clustering"]["readings"]["concatenated"]["pgd10"]["R@1"]
+        for name in ("naive", "eat", "no_split")
+    ]
+    by_vote = f"by vote, {naive[1]:.1f}, {eat[1]:.1f} and {whole[1]:.1f}"
+    assert f"{by_vote} (side by side {together[0]:.1f}, {together[1]:.1f} and {together[2]:.1f})" in PAGE
+    assert f"the split gains {eat[1] - whole[1]:.1f} of R@1 by vote" in PAGE
+    assert f"keeps {of['TRADES, F(x) as proxies'][2]:.1f} of that with queries moved" in PAGE
     assert single[2] == max(queries for _, _, queries, _ in of.values()) and single[0] < eat[0] / 2
     assert f"{single[2]:.1f} with queries moved, EAT {eat[2]:.1f}" in PAGE
     assert f"38 take it from {of['AT'][0]:.1f} to {single[0]:.1f}" in PAGE

@@ -313,39 +313,55 @@ def test_no_plan_is_refused_before_its_first_row(
 
 @pytest.fixture
 def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A stand-in for NVIDIA's program on the path; it writes down what it is told."""
-    path = tmp_path / "bin" / "nvidia-cuda-mps-control"
+    """A stand-in for NVIDIA's program on the path, which writes down what it is told, and takes and fails as asked."""
+    path, told = tmp_path / "bin" / "nvidia-cuda-mps-control", tmp_path / "told.txt"
     path.parent.mkdir()
-    told = tmp_path / "told.txt"
-    path.write_text(
-        f'#!/bin/sh\n{{ echo "$CUDA_MPS_PIPE_DIRECTORY $*"; [ -n "$1" ] || cat; }} >> {told}\nexit $FAILS\n'
-    )
+    wrote = '{ echo "$CUDA_MPS_PIPE_DIRECTORY $*"; [ -n "$1" ] || cat; }'
+    path.write_text(f"#!/bin/sh\n{wrote} >> {told}\nsleep $TAKES\nexit $FAILS\n")
     path.chmod(0o755)
     monkeypatch.setenv("PATH", str(path.parent), prepend=os.pathsep)
-    monkeypatch.setenv("FAILS", "0")
+    for name, value in (("FAILS", "0"), ("TAKES", "0"), ("CUDA_MPS_LOG_DIRECTORY", "logs")):
+        monkeypatch.setenv(name, value)
     monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
-    monkeypatch.delenv("CUDA_MPS_LOG_DIRECTORY", raising=False)
     return told
 
 
-def test_a_service_shares_the_gpu_as_long_as_the_rows_run(
-    rows: ModuleType, control: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_service_shares_the_gpu_as_long_as_the_rows_run(rows: ModuleType, control: Path) -> None:
     with rows.at_the_same_time() as said:
         folder = os.environ["CUDA_MPS_PIPE_DIRECTORY"]
-        assert said == "processes share the GPU at the same time" and Path(folder).is_dir()
+        assert said == "the GPU is shared" and os.environ["CUDA_MPS_LOG_DIRECTORY"] == folder
         with rows.at_the_same_time() as again:
             assert again == f"the service at {folder} is used"
         assert control.read_text() == f"{folder} -d\n", "and it goes on"
-    assert control.read_text() == f"{folder} -d\n{folder} \nquit\n" and not Path(folder).exists()
-    assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
-    monkeypatch.setenv("FAILS", "3")
+    assert control.read_text() == f"{folder} -d\n{folder} \nquit -t 10\n" and not Path(folder).exists()
+    assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ and os.environ["CUDA_MPS_LOG_DIRECTORY"] == "logs"
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "words"),
+    [
+        ("FAILS", "3", "nvidia-cuda-mps-control failed (exit code 3): processes take turns on the GPU"),
+        ("TAKES", "3", "nvidia-cuda-mps-control failed (no answer in 0.2 s): processes take turns on the GPU"),
+        ("PATH", "", "nvidia-cuda-mps-control is not here: processes take turns on the GPU"),
+    ],
+)
+def test_without_the_service_rows_take_turns(
+    rows: ModuleType, control: Path, monkeypatch: pytest.MonkeyPatch, setting: str, value: str, words: str
+) -> None:
+    monkeypatch.setattr("mps.SECONDS", 0.2 if setting == "TAKES" else 20)
+    monkeypatch.setenv(setting, value)
     with rows.at_the_same_time() as said:
-        assert said == "nvidia-cuda-mps-control failed (3): processes take turns on the GPU"
-        assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
-    monkeypatch.setenv("PATH", "")
-    with rows.at_the_same_time() as said:
-        assert said == "nvidia-cuda-mps-control is not here: processes take turns on the GPU"
+        assert words in said and "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
+    assert os.environ["CUDA_MPS_LOG_DIRECTORY"] == "logs"
+
+
+def test_a_service_that_does_not_end_costs_no_row(
+    rows: ModuleType, control: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with rows.at_the_same_time():
+        monkeypatch.setattr("mps.SECONDS", 0.2)
+        monkeypatch.setenv("TAKES", "3")
+    assert "quit" in control.read_text() and "CUDA_MPS_PIPE_DIRECTORY" not in os.environ
 
 
 def test_rows_say_whether_they_share_the_gpu(
@@ -353,7 +369,7 @@ def test_rows_say_whether_they_share_the_gpu(
 ) -> None:
     for more, said in (([], False), (["--mps"], True)):
         assert call(str(plan(tmp_path, GOOD)), "--seconds", "0", *more) == 1, "no time is left"
-        assert ("processes share the GPU at the same time" in capsys.readouterr().out) == control.is_file() == said
+        assert ("the GPU is shared" in capsys.readouterr().out) == control.is_file() == said
 
 
 def protocol_of(spec: dict[str, Any], asked: dict[str, Any]) -> str:

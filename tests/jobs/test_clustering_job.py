@@ -121,7 +121,8 @@ def test_how_near_moved_embeddings_are_is_noted(found: list[Record], ensemble: E
     pairs = z @ z.T
     assert cosines["clean"] == pytest.approx(float(pairs.triu(1).sum() / (80 * 79 / 2)), abs=1e-4)
     assert -1 <= cosines["own"] < 0.999 and -1 <= cosines["moved"] <= 1 and cosines["moved"] != cosines["clean"]
-    assert "cosines" not in of(found, "clean", CLEAN, "V1, C1").context
+    for trial, sides in (("clean", CLEAN), ("strongest", "both sides")):
+        assert not {"cosines", "percent_without_gradient_at_the_start"} & set(of(found, trial, sides, "V1, C1").context)
 
 
 def test_lengths_that_differ_have_no_cosines_to_be_told() -> None:
@@ -265,7 +266,7 @@ def test_members_are_those_of_an_ensemble(ensemble: Ensemble) -> None:
     assert voters(ensemble) == 3 and voters(encoder(0)) == 1
 
 
-@pytest.mark.parametrize("name", ["clustering", "clustering_adaptive", "clustering_sweep"])
+@pytest.mark.parametrize("name", ["clustering", "clustering_adaptive", "clustering_noise", "clustering_sweep"])
 def test_our_suites_are_of_whole_sets(name: str) -> None:
     suite = load_suite(name)
     assert is_clustering(suite) and all(isinstance(trial.attack, WholeSet) for trial in suite.trials)
@@ -276,6 +277,22 @@ def test_the_paper_s_attack_is_ten_steps_of_a_quarter_radius() -> None:
     (trial,) = load_suite("clustering").trials
     assert trial.engine == PGD(Ball(8 / 255), steps=10, step_size=2 / 255)
     assert trial.attack == WholeSet(EmbeddingShift(), bank="still")
+
+
+def test_noise_moves_every_image_whatever_the_gradient(digits: Dataset) -> None:
+    suite = load_suite("clustering_noise")
+    engines = [trial.engine for trial in suite.runs()]
+    assert [engine.ball.radius for engine in engines] == [8 / 255, 16 / 255, 32 / 255]
+    assert all(isinstance(engine, PGD) and engine.steps == 0 and engine.random_start for engine in engines)
+    found = list(run_clustering(prepared(encoder(0), digits), suite, 0, CONTEXT))
+    own = [
+        r.context["cosines"]["own"] for r in found if (r.settings["trial"], r.settings["sides"]) == ("noise", SIDES[0])
+    ]
+    assert 1 > own[0] > own[1] > own[2], "the more the farther"
+    clean = digits.queries.inputs.float() / 255
+    moved = engines[2](lambda x: torch.full((len(x),), torch.nan), clean, torch.Generator().manual_seed(0))
+    away = (moved - clean).abs().flatten(1)
+    assert (away.amax(dim=1) > 0).all() and away.max() <= 32 / 255 + 1e-6 and moved.min() >= 0 and moved.max() <= 1
 
 
 def test_one_s_own_encoder_can_be_evaluated_too(digits: Dataset) -> None:

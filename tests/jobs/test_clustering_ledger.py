@@ -253,6 +253,7 @@ def test_in_shop_has_the_scores_that_are_published_of_it() -> None:
         (("pgd20",), {"R@1": 3.0}, "clustering.pgd20 is not known"),
         (("pgd10", "cosines"), {"moved": 0.5}, "clustering.pgd10.cosines {'moved': 0.5} are not clean, moved, own"),
         (("pgd10", "cosines"), {"clean": 0.1, "moved": 1.5, "own": 0.2}, "-1 to 1"),
+        (("pgd10", "cosines"), {"clean": 0.1, "moved": None, "own": True}, "-1 to 1"),
         (("clean",), {}, "clustering.clean is empty"),
     ],
 )

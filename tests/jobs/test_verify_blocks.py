@@ -125,14 +125,20 @@ def test_clustering_is_verified_on_all_images(encoder: Path, tmp_path: Path) -> 
     def change(row: Row) -> None:
         row["clustering"]["pgd10"]["query only"]["R@2"] -= 0.6
         row["clustering"]["pgd10"]["NMI"] += 2.5
+        row["clustering"]["pgd10"]["cosines"]["own"] -= 0.02
+        row["clustering"]["pgd10"]["cosines"]["moved"] -= 0.005
         row["clustering"]["clean"]["R@8"] += 0.6
+        row["clustering"]["noise"] = {"8": {"R@1": 50.0}}
+        row["command"] += " && robustmetric evaluate runs/run clustering_noise"
 
     found = again(encoder, tmp_path, change, attacks=["clustering"])
     names = {check.name for check in found.checks}
-    wrong = ["clean, R@8", "pgd10, NMI", "pgd10, query only, R@2"]
+    wrong = ["clean, R@8", "pgd10, NMI", "pgd10, query only, R@2", "pgd10, cosines, own"]
     assert differing(found) == [f"clustering, {key}" for key in wrong]
     assert {"clustering, pgd10, R@1", "clustering, pgd10, gallery only, R@1", "clustering, clean, F1"} <= names
-    assert not any(reason.startswith("clustering") for reason in found.left_out)
+    assert [reason for reason in found.left_out if reason.startswith("clustering")] == [
+        "clustering.noise (name it: --attack clustering_noise)"
+    ]
 
 
 def test_of_a_suite_that_was_cut_the_attacks_of_the_row_alone_are_run_again(encoder: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Curves of training beside rows of the ledger: what is kept of the records, and which rows a figure shows."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,11 @@ def test_embeddings_that_fall_together_make_a_figure(tmp_path: Path) -> None:
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["at_literal-r8"]
     drawn = [list(axes.lines[0].get_ydata()) for axes in figure.axes]
     assert drawn == [[1.0, 0.5], [40.0, 9.0], [0.6, 0.91]], "loss, R@1, mean cosine"
+    for first in (0.0, math.nan):
+        found[0] = epoch(1, adversarial=first)
+        (folder / f"{literal['id']}.csv").write_text(to_csv(curve_of(found)))
+        (figure,) = falling_figures(folder, [literal]).values()
+        assert list(figure.axes[0].lines[0].get_ydata()) == [], "nothing to be a part of"
     made = draw_figures(folder, tmp_path / "out")
     assert [path.name for path in made] == [f"falling-cub-sketch-mobilenet_v2.{kind}" for kind in ("svg", "png")]
 

@@ -17,7 +17,7 @@ from commands import Command
 from robustmetric.errors import InputError
 from robustmetric.report import projections
 from robustmetric.report.clustering import BOTH
-from robustmetric.report.projections import pca, portraits, project, read_sample, side_by_side
+from robustmetric.report.projections import panorama, pca, portraits, project, read_sample
 from robustmetric.report.runs import read_runs
 
 
@@ -160,7 +160,7 @@ def test_pictures_of_several_runs_stand_below_one_another(make_run: MakeRun, com
     runs = [make_run("at", *ALONE), make_run("none", *ALONE), make_run("eat", *ALONE)]
     for run in (runs[0], runs[2]):
         keep(run)
-    figure = side_by_side(read_runs(runs))
+    figure = panorama(read_runs(runs))
     assert [axes.get_ylabel() for axes in figure.axes[::2]] == ["at", "eat"], "one has kept none"
     assert [axes.get_title() for axes in figure.axes] == ["clean", "A1 at 8/255"] * 2
     assert all(sum(len(part.get_offsets()) for part in axes.collections) == 12 for axes in figure.axes)

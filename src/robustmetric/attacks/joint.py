@@ -261,8 +261,8 @@ def _climb_together(attack: Attack, scene: Scene, embed: Embed, seed: tuple[int,
 
 
 def _flat(attack: Attack, scene: Scene, seed: int) -> float:
-    """Percent of the first images whose value has no gradient where the climb begins; 0 for engines without one."""
-    if not isinstance(scene.engine, PGD):
+    """Percent of the first images whose value has no gradient where the climb begins; 0 where no gradient is asked."""
+    if not isinstance(scene.engine, PGD) or not scene.engine.steps:
         return 0.0
     batch, engine = _rows(scene.batch, scene.parts[0]), scene.engine
     climb, randomness = climbs_of(attack)[0], seeded(batch.inputs.device, seed)

@@ -13,21 +13,27 @@ from robustmetric.errors import InputError, nearest
 @app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders to compare.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page.")] = Path("report"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the page, or the pictures.")] = Path("report"),
     pictures: Annotated[
-        bool, typer.Option("--pictures", help="The embeddings alone, clean and attacked, as embeddings.svg and .png.")
+        bool,
+        typer.Option(
+            "--pictures",
+            help="In place of the page: the embeddings, clean and attacked, as embeddings.svg and .png; of runs "
+            "evaluated by clustering. t-SNE with the extra tsne, else PCA.",
+        ),
     ] = False,
 ) -> None:
     """Make one self-contained HTML page of one or more runs.
 
     Example: [bold]robustmetric report runs/digits-plain-seed0 runs/digits-est-seed0 -o report[/bold]
+    [bold]robustmetric report runs/digits-eat-seed0 --pictures -o figures[/bold]
     """
     if pictures:
         from robustmetric.report.figures import save_figures
-        from robustmetric.report.projections import side_by_side
+        from robustmetric.report.projections import panorama
         from robustmetric.report.runs import read_runs
 
-        for path in save_figures({"embeddings": side_by_side(read_runs(runs))}, out):
+        for path in save_figures({"embeddings": panorama(read_runs(runs))}, out):
             typer.echo(path)
         return
     from robustmetric.report.page import write_page

@@ -29,7 +29,7 @@ attack on 11-NN), weights and their copy in 16 bits 0.8 (GTM)."""
 CLUSTER_POINTS = 2.0
 """Of scores that k-means makes, which starts from other points on other hardware."""
 CLUSTERED = ("NMI", "AMI", "F1")
-UNITS = {"TMA": 0.01, "ES:D": 0.02}
+UNITS = {"TMA": 0.01, "ES:D": 0.02, "cosines": 0.02}
 """What a point is in scores that are no percentages: as in ERS, a hundredth of their range."""
 
 

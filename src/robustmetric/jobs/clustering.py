@@ -23,7 +23,7 @@ from robustmetric.jobs.diagnose import is_masking, run_masking
 from robustmetric.jobs.evaluate import run_suite
 from robustmetric.jobs.folder import save_arrays
 from robustmetric.jobs.pictures import Pictures
-from robustmetric.jobs.restarts import Restarts, move, voters
+from robustmetric.jobs.restarts import FLAT, Restarts, move, voters
 from robustmetric.jobs.surrogate import surrogate_settings
 from robustmetric.jobs.workers import full_precision
 from robustmetric.jobs.worst_case import fitted
@@ -180,6 +180,7 @@ def _smallest(records: Sequence[Record], shared: Mapping[str, Any]) -> Record:
         },
         intervals={name: r.intervals[name] for name, r in least.items() if name in r.intervals},
         seconds=0.0,
+        context={key: value for key, value in first.context.items() if key not in (COSINES, FLAT)},
     )
 
 

@@ -21,6 +21,8 @@ from robustmetric.models.ensemble import Ensemble
 from robustmetric.numerics.randomness import generator, repeatable
 from robustmetric.records import Record
 
+FLAT = "percent_without_gradient_at_the_start"
+
 
 class Restarts:
     """Embeddings that the climbs of a trial ended at, a file each; `record` is any of the trial, by whose key they go.
@@ -90,4 +92,4 @@ def move(
         else:
             rest["surrogate_members"] = voters(surrogate)
             moved = transfer_all(trial.attack, trial.engine, surrogate, arena.model, crowd.batch, randomness, **rest)
-    return moved.embeddings, {"percent_without_gradient_at_the_start": moved.flat}
+    return moved.embeddings, {FLAT: moved.flat}

@@ -17,11 +17,11 @@ from robustmetric.jobs.verify_model import Again, Part, radius_of, seed_of
 from robustmetric.jobs.worst_case import fitted
 from robustmetric.numerics.kmeans import Backend, check_backend
 from robustmetric.records import Record
-from robustmetric.report.clustering_schema import SUITES, SWEEP
+from robustmetric.report.clustering_schema import COSINES, NOISE, SUITES, SWEEP
 from robustmetric.report.ledger import RADII
 
 BLOCK = "clustering"
-MADE = {**{suite: (key,) for suite, key in SUITES.items()}, SWEEP: ("steps", "radii")}
+MADE = {**{suite: (key,) for suite, key in SUITES.items()}, SWEEP: ("steps", "radii"), NOISE: ("noise",)}
 """By suite, the parts of the block that are by it."""
 
 
@@ -54,8 +54,9 @@ def clustering(again: Again, chosen: Collection[str]) -> Part:
         if key in found:
             title = f"{BLOCK}, {', '.join(key)}"
             free = 0.0 if _part(key) == "clean" else again.rerouted
-            interval = around(key[-1], found[key], free)
-            checks.append(compared(key[-1], recorded[key], found[key], records[0].count, interval, title))
+            score = COSINES if COSINES in key else key[-1]
+            interval = around(score, found[key], free)
+            checks.append(compared(score, recorded[key], found[key], records[0].count, interval, title))
     missing = dict.fromkeys(_part(key) for key in recorded if key not in found)
     return Part(checks, [f"{BLOCK}.{part}{_reason(again, part)}" for part in missing])
 

@@ -155,8 +155,8 @@ def _fallen(records: Sequence[Record], radius: float) -> list[str]:
     """What attacks of this radius, the newest of each, brought to one place though it lay apart."""
     found: dict[str, str] = {}
     for record in records:
-        cosines = record.context.get(COSINES)
-        if cosines is None or record.settings["sides"] != BOTH or record.settings.get("radius") != radius:
+        cosines, settings = record.context.get(COSINES), record.settings
+        if cosines is None or (settings["sides"], settings.get("radius")) != (BOTH, radius):
             continue
         if cosines["moved"] > ONE_PLACE and cosines["clean"] < cosines["moved"] - APART:
             found.setdefault(

@@ -66,7 +66,11 @@ def _faults_of_count(name: str, scores: Mapping[str, Any]) -> list[str]:
 
 
 def _are_cosines(value: Any) -> bool:
-    return isinstance(value, dict) and set(value) == set(PAIRS) and all(abs(each) <= 1 for each in value.values())
+    return isinstance(value, dict) and set(value) == set(PAIRS) and all(map(_is_cosine, value.values()))
+
+
+def _is_cosine(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and -1 <= value <= 1
 
 
 def is_cut(scores: Mapping[str, Any]) -> bool:

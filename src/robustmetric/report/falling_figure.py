@@ -40,7 +40,7 @@ def _figure(data: str, protocol: str, model: str, curves: Mapping[str, Curve]) -
     for style, (name, curve) in enumerate(curves.items()):
         terms = [curve[term] for term in TERMS if term in curve]
         sums = [sum(values) for values in zip(*terms, strict=True)]
-        losses = [value / sums[0] for value in sums]
+        losses = [value / sums[0] for value in sums] if sums and sums[0] > 0 else []
         for each, values in zip(axes, (losses, curve[RECALL], curve[COSINE]), strict=True):
             each.plot(curve[EPOCH][: len(values)], values, color=colour(style), linewidth=1.8, label=name)
     axes[0].set_yscale("log")

@@ -55,7 +55,7 @@ def portraits(runs: Sequence[Run]) -> list[Portrait]:
     return found
 
 
-def side_by_side(runs: Sequence[Run]) -> Figure:
+def panorama(runs: Sequence[Run]) -> Figure:
     """One picture of all runs that kept embeddings, a line each: of its first suite, clean at the left."""
     kept = {run.label: several[0] for run in runs if (several := samples(run))}
     if not kept:
