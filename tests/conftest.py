@@ -1,5 +1,6 @@
 """Fixtures of all tests: one thread, the command line, small trained runs and small image folders."""
 
+import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,9 @@ from PIL import Image
 from commands import PARTS, Command, Result
 
 torch.set_num_threads(1)
+# What a module of ours is first to import is compiled anew (jaxtyping has names of its own for bytecode) and traced.
+for name in ("beartype", "jinja2", "lightning.fabric", "matplotlib.figure", "scipy.stats", "sklearn.cluster", "timm"):
+    importlib.import_module(name)
 
 SUITE = """
 engine: {name: pgd, ball: {name: ball, radius: 0.2}, steps: 3, step_size: 0.1}
