@@ -1,9 +1,12 @@
 """Fixtures of all tests: one thread, the command line, small trained runs and small image folders."""
 
+import functools
 import importlib
+import pickle
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +28,22 @@ attacks:
 """
 LONGEST = ("test_wheel.py", "test_verify_blocks.py", "test_workers.py", "test_benchmarks.py")
 """Of the files of tests, by the time they take."""
+
+
+def pytest_collection() -> None:
+    """Each text of YAML is parsed once: every board reads all recipes, and so do many of the tests."""
+    from robustmetric import recipe  # not above, where coverage has not begun
+
+    parse = recipe.parse
+
+    @functools.cache
+    def parsed(text: str) -> bytes:
+        return pickle.dumps(parse(text))
+
+    def fresh(text: str) -> Any:
+        return pickle.loads(parsed(text))
+
+    recipe.parse = fresh
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
