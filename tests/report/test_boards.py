@@ -1,13 +1,25 @@
 """Boards of the ledger: who may be compared with whom, what counts, and who stands first."""
 
+import functools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from robustmetric.report import clustering_rows, comparison
 from robustmetric.report.board import Board, Chapter
 from robustmetric.report.boards import STRONGEST, chapters, strongest, strongest_of_clustering
 from robustmetric.report.scores import DASH
 from robustmetric.report.seeds import mean, over_seeds
+
+
+@pytest.fixture(scope="module", autouse=True)
+def published_once() -> Iterator[None]:
+    """What is published of a data set is looked up once, and not in all recipes for every board."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comparison, "published_kinds", functools.cache(comparison.published_kinds))
+        patch.setattr(clustering_rows, "published_ways", functools.cache(clustering_rows.published_ways))
+        yield
 
 
 def row(defence: str, r1: float, seed: int = 0, protocol: str = "short", **changes: Any) -> dict[str, Any]:
