@@ -1,5 +1,6 @@
 """A masking suite that is cut goes on after the last check that ended, and says what it would have said uncut."""
 
+import functools
 import shutil
 import time
 from collections.abc import Callable
@@ -40,6 +41,8 @@ attacks:
     attack: {name: masking, images: 12, restarts: 2, starts: 1, start_steps: 2, counts: [1, 2], sizes: [1.0],
              apgd_steps: 2, queries: 3000}
 """
+Uncut = Callable[[float], tuple[list[tuple[object, ...]], int]]
+"""By `sigma`: what a suite that is not cut finds, and how often it asks."""
 
 
 class Counted(torch.nn.Module):
@@ -78,19 +81,30 @@ def facts(found: list[Record]) -> list[tuple[object, ...]]:
     return [(record.name, record.scores, record.count, record.context) for record in found]
 
 
+@pytest.fixture(scope="module")
+def uncut(tmp_path_factory: pytest.TempPathFactory) -> Uncut:
+    """Run once for each `sigma`, whatever the number of checks after which the other is cut."""
+
+    @functools.cache
+    def run(sigma: float) -> tuple[list[tuple[object, ...]], int]:
+        model, place = counted(sigma)
+        whole = list(run_masking(place, suite(), 0, {}, folder=tmp_path_factory.mktemp("whole")))
+        return facts(whole), model.asked
+
+    return run
+
+
 @pytest.mark.parametrize(("sigma", "ended"), [(0.0, 1), (0.0, 2), (0.0, 10), (0.05, 1), (0.05, 7)])
 def test_a_suite_that_was_cut_goes_on_with_the_checks_that_are_missing(
-    sigma: float, ended: int, tmp_path: Path
+    sigma: float, ended: int, uncut: Uncut, tmp_path: Path
 ) -> None:
-    model, place = counted(sigma)
-    whole = list(run_masking(place, suite(), 0, {}, folder=tmp_path / "whole"))
-    at_once = model.asked
+    whole, at_once = uncut(sigma)
     model, place = counted(sigma)
     first = list(islice(run_masking(place, suite(), 0, {}, folder=tmp_path / "cut"), ended))
     before, model.asked = model.asked, 0
     done = written(tmp_path / "results.jsonl", first)
     rest = list(run_masking(place, suite(), 0, {}, finished=done, folder=tmp_path / "cut"))
-    assert facts([*first, *rest]) == facts(whole)
+    assert facts([*first, *rest]) == whole
     assert before + model.asked == at_once + SETTING_UP
     # What one check after another took, not the time since the command was typed again.
     assert rest[-1].seconds == pytest.approx(sum(record.seconds for record in (*first, *rest[:-1])))
