@@ -13,7 +13,8 @@ from test_boards import row
 from test_page import Page
 
 from commands import Command
-from robustmetric.report.leaderboard import gather, shelf, write_leaderboard
+from robustmetric.report.boards import chapters
+from robustmetric.report.leaderboard import gather, render, shelf, write_leaderboard
 
 
 def written(folder: Path, name: str = "mine") -> Path:
@@ -68,7 +69,7 @@ def test_words_of_a_row_are_text_not_markup(tmp_path: Path) -> None:
     (tmp_path / "cub").mkdir()
     one["id"] = "cub-mobilenet_v2-bold-eta8-short-seed0"
     (tmp_path / "cub" / f"{one['id']}.json").write_text(json.dumps(one))
-    made = write_leaderboard([tmp_path], tmp_path / "out").read_text()
+    made = render(chapters([(found, True) for found in gather([tmp_path])]), [str(tmp_path)])
     assert "<b>bold</b>" not in made and "&lt;b&gt;bold" in made and made.count("<script") == 1
 
 
