@@ -1,6 +1,7 @@
 """Fixtures of all tests: one thread, the command line, small trained runs and small image folders."""
 
 import functools
+import gc
 import importlib
 import pickle
 import sys
@@ -34,6 +35,7 @@ def pytest_collection() -> None:
     """Each text of YAML is parsed once: every board reads all recipes, and so do many of the tests."""
     from robustmetric import recipe  # not above, where coverage has not begun
 
+    gc.disable()  # until all is imported, of which nothing is garbage
     parse = recipe.parse
 
     @functools.cache
@@ -44,6 +46,16 @@ def pytest_collection() -> None:
         return pickle.loads(parsed(text))
 
     recipe.parse = fresh
+
+
+def pytest_collection_finish() -> None:
+    """What is garbage is looked for among what tests make, not among all that was imported."""
+    gc.enable()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
