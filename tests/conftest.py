@@ -1,13 +1,10 @@
 """Fixtures of all tests: one thread, the command line, small trained runs and small image folders."""
 
-import functools
 import gc
 import importlib
-import pickle
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -32,20 +29,8 @@ LONGEST = ("test_wheel.py", "test_verify_blocks.py", "test_workers.py", "test_be
 
 
 def pytest_collection() -> None:
-    """Each text of YAML is parsed once: every board reads all recipes, and so do many of the tests."""
-    from robustmetric import recipe  # not above, where coverage has not begun
-
-    gc.disable()  # until all is imported, of which nothing is garbage
-    parse = recipe.parse
-
-    @functools.cache
-    def parsed(text: str) -> bytes:
-        return pickle.dumps(parse(text))
-
-    def fresh(text: str) -> Any:
-        return pickle.loads(parsed(text))
-
-    recipe.parse = fresh
+    """Until all is imported, of which nothing is garbage."""
+    gc.disable()
 
 
 def pytest_collection_finish() -> None:
