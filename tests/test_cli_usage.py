@@ -13,7 +13,7 @@ from commands import Command, environment
     [
         ("trian", "'trian' is not a command of robustmetric; did you mean 'train'? (certify, compare, "),
         ("--quiet train", "'--quiet' is not an option of `robustmetric`; expected --debug, --help, --version"),
-        ("report a --ou x", "'--ou' is not an option of `robustmetric report`; did you mean '--out'? (--help, --out)"),
+        ("report a --ou x", "'--ou' is not an option of `robustmetric report`; did you mean '--out'? (--help, --out, "),
         ("train digits/plain -z", "'-z' is not an option of `robustmetric train`; expected --accelerator, --devices, "),
         ("train --skip-unreadible x", "did you mean '--skip-unreadable'?"),
         ("train x --debug", "'--debug' stands after 'train'; expected it before the command: `robustmetric --debug t"),
