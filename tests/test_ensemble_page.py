@@ -149,6 +149,10 @@ def test_what_the_page_says_of_the_birds() -> None:
     assert f"the split gains {eat[1] - whole[1]:.1f} of R@1 by vote" in PAGE
     assert f"keeps {of['TRADES, F(x) as proxies'][2]:.1f} of that with queries moved" in PAGE
     assert single[2] == max(queries for _, _, queries, _ in of.values()) and single[0] < eat[0] / 2
+    assert single[3] == max(gallery for _, _, _, gallery in of.values())
+    more = {name: both for name, (_, both, _, _) in of.items() if both > single[1]}
+    assert list(more) == ["none", "ADP", "Mix-Up, F(x) for the label"]
+    assert f"have more, {min(more.values()):.1f} to {max(more.values()):.1f}, for the reason" in PAGE
     assert f"{single[2]:.1f} with queries moved, EAT {eat[2]:.1f}" in PAGE
     assert f"38 take it from {of['AT'][0]:.1f} to {single[0]:.1f}" in PAGE
     assert (
