@@ -19,6 +19,7 @@ from robustmetric.metrics.clustering import cluster_metrics
 from robustmetric.models.convnet import ConvNet
 from robustmetric.models.encoder import Encoder
 from robustmetric.models.ensemble import Ensemble
+from robustmetric.perturb import seeking
 from robustmetric.perturb.ball import Ball
 from robustmetric.perturb.gradient_free import NES, Square
 from robustmetric.perturb.pgd import PGD, frozen
@@ -71,6 +72,34 @@ def moved(attack: Attack, model: nn.Module, batch: Batch, engine: PGD = ENGINE, 
 def scores(found: Moved, batch: Batch, members: int = 1) -> tuple[float, float, float]:
     recall, nmi, f1 = (judge(found.embeddings, batch.labels, members, by) for by in ("R@1", "NMI", "F1"))
     return recall, nmi, f1
+
+
+class Rounding(nn.Module):
+    """A model whose shadow for searches is another: what was asked of either is counted."""
+
+    def __init__(self, model: Encoder) -> None:
+        super().__init__()
+        self.model = model
+        self.asked = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.asked += 1
+        return self.model(x)
+
+
+@pytest.mark.parametrize("bank", ["still", "moving"])
+def test_a_search_in_bfloat16_climbs_a_shadow_and_is_judged_by_the_model(
+    bank: str, model: Encoder, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged, shadow = Rounding(model), Rounding(trained(1))
+    monkeypatch.setattr(seeking, "fast_view", lambda _: shadow)
+    whole = WholeSet(EmbeddingShift() if bank == "still" else NeighbourMargin(), bank=bank)  # type: ignore[arg-type]
+    found = move_all(whole, ENGINE, judged, batch, torch.Generator().manual_seed(0), chunk=300, search="bf16")
+    assert shadow.asked >= ENGINE.steps and judged.asked < ENGINE.steps
+    assert found.inputs is not None
+    with frozen(model) as embed, torch.no_grad():
+        torch.testing.assert_close(found.embeddings, embed(found.inputs))
+    assert not torch.equal(found.inputs, batch.inputs)
 
 
 def test_the_judge_is_the_metric(model: Encoder, batch: Batch) -> None:

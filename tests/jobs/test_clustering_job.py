@@ -143,7 +143,7 @@ def test_the_strongest_is_named_for_every_score(found: list[Record]) -> None:
 
 def test_a_search_that_whole_sets_do_not_have_is_refused(ensemble: Ensemble, digits: Dataset) -> None:
     quick = replace(prepared(ensemble, digits), search="tf32")
-    with pytest.raises(InputError, match="moved in fp32; expected suite small without --search tf32"):
+    with pytest.raises(InputError, match="suite small searches in fp32 or bf16, not in tf32"):
         next(run_clustering(quick, SUITE, 0, CONTEXT))
 
 
@@ -161,13 +161,21 @@ def test_the_strongest_says_all_that_its_attacks_have_in_common(found: list[Reco
     assert "steps" not in summary.settings and "attack" not in summary.settings
 
 
-@pytest.mark.parametrize("change", ["queries", "precision", "k-means seeds"])
+@pytest.mark.parametrize("change", ["queries", "precision", "search", "fp32 after bf16", "k-means seeds"])
 def test_another_evaluation_has_a_strongest_of_its_own(
     change: str, ensemble: Ensemble, digits: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     suite, reading = replace(SUITE, trials=[A1]), Reading(3, seeds=1)
-    first = list(run_clustering(prepared(ensemble, digits, limit=20), suite, 0, CONTEXT, reading=reading))
-    arena = prepared(ensemble, digits, limit=None if change == "queries" else 20)
+    arena = prepared(ensemble, digits, limit=20)
+    before = replace(arena, search="bf16") if change == "fp32 after bf16" else arena
+    first = [
+        replace(r, scores=dict.fromkeys(r.scores, 0.0))
+        for r in run_clustering(before, suite, 0, CONTEXT, reading=reading)
+    ]
+    if change == "queries":
+        arena = prepared(ensemble, digits)
+    if change == "search":
+        arena = replace(arena, search="bf16")
     if change == "precision":
         settings = arena.settings() | {"precision": "bf16"}
         monkeypatch.setattr(Arena, "settings", lambda _: settings)

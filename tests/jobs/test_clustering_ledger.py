@@ -50,6 +50,36 @@ def test_a_row_says_how_near_one_attack_brought_the_images(tmp_path: Path) -> No
     assert "cosines" not in row["clustering"]["readings"]["mean"]["pgd10"]
 
 
+def test_a_row_says_that_its_attacks_searched_in_bfloat16(tmp_path: Path) -> None:
+    path = run(tmp_path / "cars-eat_eat-seed0")
+    found = list(records.read(path / "results.jsonl"))
+    (path / "results.jsonl").unlink()
+    for record in found:
+        if record.settings.get("suite") in ("clustering_adaptive", "clustering_sweep"):
+            record = replace(record, settings={**record.settings, "search": "bf16"})
+        records.append(path / "results.jsonl", record)
+    row = read_row(path)
+    assert faults(row) == []
+    block = row["clustering"]
+    assert block["adaptive"]["search"] == "bf16" and "search" not in block["pgd10"]
+    assert block["steps"]["10"] == {"R@1": 20.0, "F1": 5.0, "search": "bf16"}
+    assert row["command"].count("--search bf16") == 2 and "clustering &&" in row["command"]
+    assert table("cars", [row]).count("(sought in bf16, 2 of 17 attacks)") == 2, "beside the published and by reading"
+    block["adaptive"]["search"] = "fp32"
+    assert faults(row) == ["clustering.adaptive.search 'fp32' is not 'bf16'; it is left out for fp32"]
+
+
+def test_curves_are_of_one_search(tmp_path: Path) -> None:
+    path = run(tmp_path / "cars-eat_eat-seed0")
+    for record in list(records.read(path / "results.jsonl")):
+        settings = {**record.settings, "search": "bf16"}
+        if record.settings.get("suite") == "clustering_sweep" and record.settings.get("steps") != 1:
+            records.append(path / "results.jsonl", replace(record, settings=settings))
+    assert {tuple(point) for point in read_row(path)["clustering"]["steps"].values()} == {("R@1", "F1")}, (
+        "of most attacks"
+    )
+
+
 def test_noise_is_told_by_its_radius(tmp_path: Path) -> None:
     path = run(tmp_path / "cars-eat_at-seed0", "cars/eat_at", alone=True)
     shared = {"queries": 8131, "gallery": 8131, "weights": "ab" * 8, "batch": 128, "data": "cars", "precision": "fp32"}

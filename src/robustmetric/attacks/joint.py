@@ -6,13 +6,14 @@ With bank "moving" all images climb at once, against the embeddings of the other
 
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Literal, Protocol, get_args, runtime_checkable
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from robustmetric.attacks.base import Attack, Engine, Outcome, Scores, Targets, joined, run
+from robustmetric.attacks.keeping import Memory, Path
 from robustmetric.attacks.modes import mode_of
 from robustmetric.attacks.vote import Capped, climbs_of, damage, for_members
 from robustmetric.errors import InputError, nearest
@@ -21,6 +22,7 @@ from robustmetric.numerics.distances import chunks
 from robustmetric.numerics.randomness import generator as seeded
 from robustmetric.perturb.gradient_free import Square
 from robustmetric.perturb.pgd import PGD, View, frozen, value_and_gradient
+from robustmetric.perturb.seeking import Search, quick_view
 from robustmetric.types import Batch, Embed, Embeddings, Gallery, Inputs, Value
 
 Judge = Literal["R@1", "NMI", "F1"]
@@ -84,17 +86,6 @@ class Moved:
     """Percent of the images (of the first chunk) that have no gradient at the start: an attack that cannot move."""
 
 
-@runtime_checkable
-class Memory(Protocol):
-    """Climbs of a set by their number, with which a call that was cut goes on."""
-
-    def recall(self, number: int) -> Embeddings | None:
-        """What a climb made of the set; None where it is still to be made."""
-
-    def note(self, number: int, embeddings: Embeddings) -> None:
-        """Keep what a climb has made of the set."""
-
-
 @dataclass(frozen=True)
 class Scene:
     """What all climbs of one set share."""
@@ -108,6 +99,8 @@ class Scene:
     chunk: int
     rounded: bool
     view: View
+    search: Search = "fp32"
+    path: Path | None = None
 
     @property
     def parts(self) -> list[slice]:
@@ -127,19 +120,22 @@ def move_all(
     rounded: bool = True,
     view: View = "exact",
     clean: Embeddings | None = None,
+    search: Search = "fp32",
     memory: Memory | None = None,
+    path: Path | None = None,
 ) -> Moved:
     """Attack a whole set, `chunk` images at a time; `members` of an ensemble are judged by their vote (V1, C1).
 
     The set's own images are its gallery: `batch.index` is set to their places. Memory: three copies of the images.
-    `clean` are the model's embeddings of the batch, where they are known. Of several climbs, `memory` is told each.
+    `clean` are the model's embeddings of the batch, where they are known. With another `search` than fp32 the model is
+    climbed on in that precision; embeddings are as `view` sees them. Of several climbs, `memory` is told each.
     """
     _check_engine(whole, engine)
     batch = Batch(batch.inputs, batch.labels, torch.arange(len(batch), device=batch.labels.device))
     if clean is None:
         with frozen(model, view) as embed:
             clean = embed_all(embed, batch.inputs, chunk)
-    scene = Scene(engine, model, batch, Gallery(clean, batch.labels), members, chunk, rounded, view)
+    scene = Scene(engine, model, batch, Gallery(clean, batch.labels), members, chunk, rounded, view, search, path)
     attack = for_members(whole.attack, members)
     seeds = torch.randint(2**31, (whole.restarts,), generator=generator, device=generator.device).tolist()
     flat = _flat(attack, scene, seeds[0])
@@ -172,11 +168,12 @@ def transfer_all(
     rounded: bool = True,
     view: View = "exact",
     clean: Embeddings | None = None,
+    search: Search = "fp32",
 ) -> Moved:
     """As `move_all`, but all is done on the surrogate, restarts judged by it too: the target is seen at the end."""
     moved = move_all(
         whole, engine, surrogate, batch, generator,
-        members=surrogate_members, chunk=chunk, rounded=rounded, view=view,
+        members=surrogate_members, chunk=chunk, rounded=rounded, view=view, search=search,
     )  # fmt: skip
     with frozen(model, view) as embed:
         clean = embed_all(embed, batch.inputs, chunk) if clean is None else clean
@@ -207,7 +204,8 @@ def _climb(whole: WholeSet, attack: Attack, scene: Scene, seed: int, turn: int) 
         outcome = joined([_worst(attack, scene, rows, seed) for rows in scene.parts])
         return outcome.inputs, outcome.embeddings.float()
     with frozen(scene.model, scene.view) as embed:
-        moved = _climb_together(climbs_of(attack)[turn], scene, embed, (seed, turn), whole.refresh)
+        quick = quick_view(scene.model, embed, scene.search) or embed
+        moved = _climb_together(climbs_of(attack)[turn], scene, quick, (seed, turn), whole.refresh)
         moved = scene.engine.ball.to_bytes(moved, scene.batch.inputs) if scene.rounded else moved
         return moved, embed_all(embed, moved, scene.chunk)
 
@@ -219,7 +217,11 @@ def _worst(attack: Attack, scene: Scene, rows: slice, seed: int) -> Outcome:
     def climb(way: Attack, turn: int) -> tuple[Outcome, Float[Tensor, " batch"]]:
         randomness = seeded(batch.inputs.device, seed, rows.start, turn)
         engine = _until(scene.engine, way)
-        outcome = run(way, engine, scene.model, batch, scene.still, randomness, rounded=scene.rounded, view=scene.view)
+        engine = engine if scene.path is None else scene.path.on(engine, (rows.start, turn))
+        outcome = run(
+            way, engine, scene.model, batch, scene.still, randomness,
+            rounded=scene.rounded, view=scene.view, search=scene.search,
+        )  # fmt: skip
         return outcome, damage(outcome.embeddings, batch, scene.still, scene.members)
 
     first, *others = climbs_of(attack)

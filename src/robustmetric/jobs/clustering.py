@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from robustmetric.attacks.joint import WholeSet, embed_all
 from robustmetric.attacks.suite import Suite, Trial
+from robustmetric.attacks.trail import Trail
 from robustmetric.diagnose.collapse import mean_cosine
 from robustmetric.errors import InputError
 from robustmetric.jobs.arena import Arena, known_search
@@ -33,7 +34,7 @@ from robustmetric.numerics.kmeans import Backend
 from robustmetric.numerics.randomness import repeatable
 from robustmetric.perturb.pgd import frozen
 from robustmetric.records import Record
-from robustmetric.report.clustering_schema import COSINES
+from robustmetric.report.clustering_schema import COSINES, SEARCH
 
 KIND = "clustering"
 KS = (1, 2, 4, 8, 10, 20)
@@ -51,8 +52,9 @@ def is_clustering(suite: Suite) -> bool:
 
 def check_search(suite: Suite, search: str) -> None:
     """Refuse what is not known, or what the attacks of a suite cannot search in."""
-    if known_search(search) != "fp32" and is_clustering(suite):
-        raise InputError(f"a whole set is moved in fp32; expected suite {suite.name} without --search {search}")
+    fitting = ("fp32", "bf16") if is_clustering(suite) else ("fp32", "tf32")
+    if known_search(search) not in fitting:
+        raise InputError(f"suite {suite.name} searches in {' or '.join(fitting)}, not in {search}")
 
 
 def run_any_suite(
@@ -113,19 +115,20 @@ def run_clustering(
     crowd = Crowd.of(arena)
     said = {**(settings or {}), **chance_settings(arena)}
     base = {"suite": suite.name, **said, **_described(arena, crowd, reading)}
-    trials: list[Trial | None] = [None, *suite.runs()]
+    trials, path = suite.runs(), Trail()
     found = alike(done.values(), base, seed)
     clean: Tensor | None = None
-    for trial in trials:
+    for place, trial in enumerate([None, *trials]):
         expected = _expected(trial, base, reading, seed, len(crowd.queries))
         if all(record.key in done for record in expected):
             continue
         began = time.monotonic()
         clean = _clean(arena, crowd, seed) if clean is None else clean
         memory = None if folder is None or "randomised" in said else Restarts(folder / "restarts", expected[0], clean)
-        notes: dict[str, Any]
-        moved, notes = (clean, {}) if trial is None else move(arena, crowd, trial, reading, seed, clean, memory)
+        moved, notes = clean, dict[str, Any]()
         if trial is not None:
+            path.begin(trial, [] if "randomised" in said else trials[place:])
+            moved, notes = move(arena, crowd, trial, reading, seed, clean, memory, path)
             notes |= _cosines(clean, moved)
         notes[SECONDS] = time.monotonic() - began + (memory.seconds if memory is not None else 0)
         measured = _measured(crowd, clean, moved, expected, reading, {**context, "chance": crowd.chance, **notes})
@@ -161,6 +164,8 @@ def strongest(found: Iterable[Record], shared: Mapping[str, Any]) -> list[Record
 def alike(done: Iterable[Record], base: Mapping[str, Any], seed: int) -> list[Record]:
     """The records of this job that were made as `base` says, whatever their attack."""
     own = [record for record in done if record.kind == KIND and record.seed == seed]
+    # What was searched in is said where it is not fp32 alone.
+    own = [record for record in own if record.settings.get(SEARCH) == base.get(SEARCH)]
     return [r for r in own if all(key in r.settings and r.settings[key] == base[key] for key in base)]
 
 

@@ -8,7 +8,7 @@ from robustmetric.jobs.clustering import alike, strongest
 from robustmetric.jobs.suites import labels_of
 from robustmetric.records import Record
 from robustmetric.report.clustering import BOTH, CLEAN, GALLERY, HEADLINE, KIND, QUERY, STRONGEST, backend
-from robustmetric.report.clustering_schema import COSINES, NOISE, SUITES, SWEEP
+from robustmetric.report.clustering_schema import COSINES, NOISE, SEARCH, SUITES, SWEEP
 
 Block = dict[str, Any]
 FEW = ("R@1", "NMI", "F1")
@@ -76,6 +76,7 @@ def _by_suite(records: Iterable[Record], reading: str, radius: float) -> Block:
         of = len(attacks) + len(_left(suite, attacks))
         block[key] |= {"by": dict(sides[BOTH].settings["by"])} if len(attacks) > 1 else {}
         block[key] |= {"attacks": attacks, "of": of} if of > 1 else {}
+        block[key] |= _search(at[0])
         if len(attacks) == 1 and COSINES in at[0].context:
             block[key][COSINES] = {pair: round(value, 4) for pair, value in at[0].context[COSINES].items()}
     return block
@@ -112,11 +113,7 @@ def _few(block: Block) -> Block:
 
 def _sweeps(records: Iterable[Record], radius: float) -> Block:
     """R@1 and F1 by steps at one radius, and by radius in 255ths at ten steps."""
-    own = [
-        r
-        for r in records
-        if r.settings["suite"] == SWEEP and r.settings["sides"] == BOTH and r.settings["trial"] != STRONGEST
-    ]
+    own = [r for r in _tried([r for r in records if r.settings["suite"] == SWEEP]) if r.settings["sides"] == BOTH]
     steps = {str(r.settings["steps"]): _curve(r) for r in own if _is_at(r, radius)}
     radii = {f"{255 * float(r.settings['radius']):g}": _curve(r) for r in own if r.settings["steps"] == 10}
     return {name: curve for name, curve in (("steps", steps), ("radii", radii)) if curve}
@@ -135,8 +132,13 @@ def _noise(records: Iterable[Record]) -> Block:
     return {"noise": found} if found else {}
 
 
-def _curve(record: Record) -> dict[str, float]:
-    return {score: round(record.scores[score], 4) for score in ("R@1", "F1")}
+def _curve(record: Record) -> Block:
+    return {score: round(record.scores[score], 4) for score in ("R@1", "F1")} | _search(record)
+
+
+def _search(record: Record) -> dict[str, Any]:
+    """What an attack searched in, where that is not fp32."""
+    return {SEARCH: record.settings[SEARCH]} if SEARCH in record.settings else {}
 
 
 def _rounded(record: Record) -> dict[str, float]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from robustmetric.attacks.joint import WholeSet, move_all, transfer_all
 from robustmetric.attacks.suite import Trial
+from robustmetric.attacks.trail import Trail
 from robustmetric.errors import InputError
 from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.crowd import Crowd
@@ -75,7 +76,8 @@ def move(
     seed: int,
     clean: Tensor,
     memory: Restarts | None = None,
-) -> tuple[Tensor, dict[str, float]]:
+    path: Trail | None = None,
+) -> tuple[Tensor, dict[str, Any]]:
     """Embeddings of all images as the trial moves them, and what is to be noted of the climb."""
     if not isinstance(trial.attack, WholeSet):
         raise InputError(
@@ -84,11 +86,12 @@ def move(
     surrogate, randomness = load_surrogate(trial, arena), generator(arena.workers.device, seed, 6)
     rest: dict[str, Any] = {
         "members": reading.members, "chunk": arena.batch_size, "clean": clean,
-        "rounded": crowd.batch.inputs.dim() > 2, "view": arena.seen,
+        "rounded": crowd.batch.inputs.dim() > 2, "view": arena.seen, "search": arena.search,
     }  # fmt: skip
     with repeatable(arena.workers.device, seed, 6):
         if surrogate is None:
-            moved = move_all(trial.attack, trial.engine, arena.model, crowd.batch, randomness, memory=memory, **rest)
+            rest |= {"memory": memory, "path": path}
+            moved = move_all(trial.attack, trial.engine, arena.model, crowd.batch, randomness, **rest)
         else:
             rest["surrogate_members"] = voters(surrogate)
             moved = transfer_all(trial.attack, trial.engine, surrogate, arena.model, crowd.batch, randomness, **rest)

@@ -64,9 +64,15 @@ class PGD:
             worst, worst_value = _keep_larger(worst, worst_value, other, other_value)
         return worst
 
+    def go_on(self, value: Value, clean: Inputs, x: Inputs) -> Inputs:
+        """So many steps from `x` on, inside the ball around `clean`."""
+        return self._climb_from(x, value, clean.detach())[0]
+
     def _climb(self, value: Value, clean: Inputs, generator: torch.Generator | None) -> tuple[Inputs, Tensor | None]:
         """One ascent from one start: steps of forward + input gradient, no host synchronisation."""
-        x = self.ball.random_point(clean, generator) if self.random_start else clean
+        return self._climb_from(self.ball.random_point(clean, generator) if self.random_start else clean, value, clean)
+
+    def _climb_from(self, x: Inputs, value: Value, clean: Inputs) -> tuple[Inputs, Tensor | None]:
         if isinstance(value, Rowwise) and self.keep == "last":
             return climb_active(value, x, clean, self.steps, partial(self.ball.ascent, step_size=self.step_size)), None
         best, best_value = x, None

@@ -1,7 +1,8 @@
-"""Seek in TF32, judge in fp32: what an engine climbs may be rounded, what it is credited with may not.
+"""Seek in TF32 or bfloat16, judge in fp32: what an engine climbs may be rounded, what it is credited with may not.
 
 TF32 has the range of fp32, sums in fp32, and ten bits of each factor: gradients do not vanish in it as they may in
-bfloat16, and on a GPU that has it convolutions are several times as fast.
+bfloat16, and on a GPU that has it convolutions are several times as fast. Bfloat16 is what training attacks climb in;
+it is offered where embeddings are compared, and not to attacks on a classifier that may be sure of itself.
 """
 
 from typing import Literal
@@ -13,11 +14,11 @@ from robustmetric.numerics.precision import products
 from robustmetric.perturb.active import Rowwise
 from robustmetric.perturb.engine import Engine, draws_of, goal_of
 from robustmetric.perturb.expectation import mean_of
-from robustmetric.perturb.fast import folded_view
+from robustmetric.perturb.fast import fast_view, folded_view
 from robustmetric.perturb.gradient import evaluate
 from robustmetric.types import Embed, Inputs
 
-Search = Literal["fp32", "tf32"]
+Search = Literal["fp32", "tf32", "bf16"]
 """What engines climb in; scores are of fp32 either way."""
 
 
@@ -25,6 +26,8 @@ def quick_view(model: nn.Module, embed: Embed, search: Search) -> Embed | None:
     """The model to climb on where it is another than the one that scores, `embed`; None: the same."""
     if search == "fp32":
         return None
+    if search == "bf16":
+        return fast_view(model)
     # The units that multiply in TF32 want channels last; a model that cannot be copied is climbed on as it is.
     return folded_view(model, channels_last=True) or embed
 
@@ -32,7 +35,7 @@ def quick_view(model: nn.Module, embed: Embed, search: Search) -> Embed | None:
 def seek(
     engine: Engine, exact: Rowwise, quick: Rowwise | None, clean: Inputs, generator: torch.Generator | None
 ) -> Inputs:
-    """The engine's inputs, found by the `quick` value in TF32 where there is one.
+    """The engine's inputs, found by the `quick` value, its products in TF32, where there is one.
 
     An engine that stops at its goal stops just beyond it: rows that have won by the quick value and not by the exact
     one are sought again by the exact one. Of a model that draws at random both are means, as the engine climbs them.

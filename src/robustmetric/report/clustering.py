@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from robustmetric import recipe
 from robustmetric.records import Record, validated_on
 from robustmetric.report import clustering_rows
-from robustmetric.report.clustering_schema import COSINES
+from robustmetric.report.clustering_schema import COSINES, SEARCH
 from robustmetric.report.runs import Run
 from robustmetric.report.scores import show, show_radius, title
 
@@ -85,7 +85,7 @@ def groups(runs: Sequence[Run]) -> list[Group]:
             key = (
                 str(settings.get("data") or run.data),
                 str(settings.get("suite", "")),
-                str(settings.get("precision", "fp32")),
+                f"sought in {settings[SEARCH]}" if SEARCH in settings else str(settings.get("precision", "fp32")),
                 backend(record),
                 record.count,
             )

@@ -7,7 +7,7 @@ from typing import Any
 from robustmetric import recipe
 from robustmetric.errors import InputError
 from robustmetric.report.clustering_names import backbone, kind, named, radius_of
-from robustmetric.report.clustering_schema import is_cut
+from robustmetric.report.clustering_schema import SEARCH, is_cut
 from robustmetric.report.ledger import Row, header_of, not_measured, same_data, why_not
 from robustmetric.report.masking_flag import note
 from robustmetric.report.pairs import fallen
@@ -147,7 +147,9 @@ def _scores(blocks: Sequence[Mapping[str, Any]], key: str, shown: Sequence[str])
     means = " / ".join(over_seeds(block.get(key, {}).get(score) for block in blocks) for score in shown)
     cut = [block[key] for block in blocks if is_cut(block.get(key, {}))]
     fewest = min(cut, key=lambda part: len(part["attacks"]), default=None)
-    return means if fewest is None else f"{means} ({len(fewest['attacks'])} of {fewest['of']} attacks)"
+    notes = [f"sought in {name}" for name in sorted({b[key][SEARCH] for b in blocks if SEARCH in b.get(key, {})})]
+    notes += [] if fewest is None else [f"{len(fewest['attacks'])} of {fewest['of']} attacks"]
+    return f"{means} ({', '.join(notes)})" if notes else means
 
 
 def _markdown(data: str, lines: Sequence[Sequence[str]], shown: Sequence[str]) -> str:

@@ -15,6 +15,8 @@ SIDES = ("query only", "gallery only")
 COSINES = "cosines"
 """Under one attack, mean cosines of two clean images, of two moved ones, and of a moved one to its clean self."""
 PAIRS = ("clean", "moved", "own")
+SEARCH = "search"
+"""Beside scores under attacks that searched in another precision than fp32, which they are scored in."""
 
 
 def faults(block: Any) -> list[str]:
@@ -46,6 +48,8 @@ def _faults(name: str, scores: Any) -> list[str]:
             found += _faults_of_count(name, scores) if score == "attacks" or "attacks" not in scores else []
         elif score == "by":
             found += [] if isinstance(value, dict) and value else [f"{name}.by names no attacks"]
+        elif score == SEARCH:
+            found += [] if value == "bf16" else [f"{name}.{SEARCH} {value!r} is not 'bf16'; it is left out for fp32"]
         elif score == COSINES:
             found += [] if _are_cosines(value) else [f"{name}.{COSINES} {value!r} are not {', '.join(PAIRS)}, -1 to 1"]
         elif score not in SCORES:

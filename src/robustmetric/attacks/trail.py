@@ -1,0 +1,80 @@
+"""Climbs of one attack in more and more steps, as one: each goes on where the one before it ended."""
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+import torch
+
+from robustmetric.attacks.joint import WholeSet
+from robustmetric.attacks.suite import Trial
+from robustmetric.perturb.ball import Ball
+from robustmetric.perturb.engine import Engine
+from robustmetric.perturb.pgd import PGD
+from robustmetric.types import Inputs, Value
+
+
+@dataclass(frozen=True)
+class Onward:
+    """PGD of which the first steps were `taken` before; the inputs are those of the whole climb."""
+
+    engine: PGD
+    taken: int = 0
+    starts: list[Inputs] = field(default_factory=list)
+    """Where they ended, a call each."""
+    ends: list[Inputs] = field(default_factory=list)
+    """Where this climb ends, likewise."""
+
+    @property
+    def ball(self) -> Ball:
+        return self.engine.ball
+
+    def __call__(self, value: Value, clean: Inputs, generator: torch.Generator | None = None) -> Inputs:
+        if self.taken:
+            left = replace(self.engine, steps=self.engine.steps - self.taken)
+            found = left.go_on(value, clean, self.starts[len(self.ends)])
+        else:
+            found = self.engine(value, clean, generator)
+        self.ends.append(found)
+        return found
+
+
+class Trail:
+    """Where the images of a set stand after a climb, for a longer one along the same way; one more copy of them."""
+
+    def __init__(self) -> None:
+        self._way: Hashable = None
+        self._is_kept = False
+        self._ends: dict[Hashable, tuple[int, list[Inputs]]] = {}
+
+    def begin(self, trial: Trial, rest: Iterable[Trial]) -> None:
+        """This trial is next, and the others are to come: climbs of another way, or that none goes on, are not kept."""
+        way = _way(trial)
+        if way != self._way:
+            self._ends.clear()
+        longer = (other for other in rest if way is not None and _way(other) == way)
+        self._way, self._is_kept = way, any(_steps(other) > _steps(trial) for other in longer)
+
+    def on(self, engine: Engine, part: Hashable) -> Engine:
+        """The engine, for this part of the set from where it stands."""
+        if self._way is None or not isinstance(engine, PGD):
+            return engine
+        taken, starts = self._ends.pop(part, (0, []))
+        onward = Onward(engine, taken, starts) if taken <= engine.steps else Onward(engine)
+        if self._is_kept:
+            self._ends[part] = engine.steps, onward.ends
+        return onward
+
+
+def _way(trial: Trial) -> Hashable:
+    """What climbs along one way have in common: all but the number of their steps. None: it is no such climb."""
+    whole, engine = trial.attack, trial.engine
+    if not isinstance(whole, WholeSet) or whole.bank != "still" or whole.restarts > 1 or whole.surrogate is not None:
+        return None
+    if not isinstance(engine, PGD) or engine.restarts > 1 or engine.keep != "last":
+        return None
+    return repr(whole), replace(engine, steps=0)
+
+
+def _steps(trial: Trial) -> int:
+    return cast(PGD, trial.engine).steps
