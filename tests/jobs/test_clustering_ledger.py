@@ -84,7 +84,9 @@ def test_noise_is_told_by_its_radius(tmp_path: Path) -> None:
     path = run(tmp_path / "cars-eat_at-seed0", "cars/eat_at", alone=True)
     shared = {"queries": 8131, "gallery": 8131, "weights": "ab" * 8, "batch": 128, "data": "cars", "precision": "fp32"}
     for radius, recall in ((8, 50.0), (16, 30.0)):
-        for record in trial("clustering_noise", "noise", recall, "alone", shared, steps=0, radius=radius / 255):
+        # Noise searches nothing, so that it does not matter what it was asked to search in.
+        asked = {"steps": 0, "radius": radius / 255, "search": "bf16"}
+        for record in trial("clustering_noise", "noise", recall, "alone", shared, **asked):
             records.append(path / "results.jsonl", record)
     row = read_row(path)
     assert faults(row) == []
@@ -266,6 +268,9 @@ def test_in_shop_has_the_scores_that_are_published_of_it() -> None:
     assert "| `eat-r8` | 86.8 / 14.4 / 58.7 / 79.6 / 84.3 | 85.3 / 10.0 / 43.2 / 66.2 / 72.6 |" in text
 
 
+NEAR = {"clean": 0.1, "moved": 0.9, "own": 0.2}
+
+
 @pytest.mark.parametrize(
     ("where", "value", "words"),
     [
@@ -284,6 +289,17 @@ def test_in_shop_has_the_scores_that_are_published_of_it() -> None:
         (("pgd10", "cosines"), {"moved": 0.5}, "clustering.pgd10.cosines {'moved': 0.5} are not clean, moved, own"),
         (("pgd10", "cosines"), {"clean": 0.1, "moved": 1.5, "own": 0.2}, "-1 to 1"),
         (("pgd10", "cosines"), {"clean": 0.1, "moved": None, "own": True}, "-1 to 1"),
+        (("clean", "cosines"), NEAR, "clustering.clean.cosines is not known"),
+        (("pgd10", "query only", "cosines"), NEAR, "clustering.pgd10.query only.cosines is not known"),
+        (("readings", "mean", "pgd10", "cosines"), NEAR, "clustering.readings.mean.pgd10.cosines is not known"),
+        (("steps", "1", "cosines"), NEAR, "clustering.steps.1.cosines is not known"),
+        (("clean", "search"), "bf16", "clustering.clean.search is not known"),
+        (("adaptive", "query only", "search"), "bf16", "clustering.adaptive.query only.search is not known"),
+        (("readings", "mean", "pgd10", "search"), "bf16", "clustering.readings.mean.pgd10.search is not known"),
+        (("radii", "8", "search"), "fp32", "clustering.radii.8.search 'fp32' is not 'bf16'"),
+        (("noise",), {"8": {"R@1": 3.0, "search": "bf16"}}, "clustering.noise.8.search is not known"),
+        (("steps", "ten"), {"R@1": 3.0}, "clustering.steps: 'ten' is no number > 0"),
+        (("radii", "0"), {"R@1": 3.0}, "clustering.radii: '0' is no number > 0"),
         (("clean",), {}, "clustering.clean is empty"),
     ],
 )

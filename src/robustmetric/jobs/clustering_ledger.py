@@ -114,8 +114,8 @@ def _few(block: Block) -> Block:
 def _sweeps(records: Iterable[Record], radius: float) -> Block:
     """R@1 and F1 by steps at one radius, and by radius in 255ths at ten steps."""
     own = [r for r in _tried([r for r in records if r.settings["suite"] == SWEEP]) if r.settings["sides"] == BOTH]
-    steps = {str(r.settings["steps"]): _curve(r) for r in own if _is_at(r, radius)}
-    radii = {f"{255 * float(r.settings['radius']):g}": _curve(r) for r in own if r.settings["steps"] == 10}
+    steps = {str(r.settings["steps"]): _point(r) for r in own if _is_at(r, radius)}
+    radii = {f"{255 * float(r.settings['radius']):g}": _point(r) for r in own if r.settings["steps"] == 10}
     return {name: curve for name, curve in (("steps", steps), ("radii", radii)) if curve}
 
 
@@ -126,14 +126,18 @@ def _noise(records: Iterable[Record]) -> Block:
     for record in own:
         curve = found.setdefault(f"{255 * float(record.settings['radius']):g}", {})
         if record.settings["sides"] == BOTH:
-            curve |= _curve(record)
+            curve |= _curve(record)  # without a step nothing is searched, whatever was asked for
         elif record.settings["sides"] == QUERY:
             curve[QUERY] = {"R@1": round(record.scores["R@1"], 4)}
     return {"noise": found} if found else {}
 
 
+def _point(record: Record) -> Block:
+    return _curve(record) | _search(record)
+
+
 def _curve(record: Record) -> Block:
-    return {score: round(record.scores[score], 4) for score in ("R@1", "F1")} | _search(record)
+    return {score: round(record.scores[score], 4) for score in ("R@1", "F1")}
 
 
 def _search(record: Record) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """The block `clustering` of a row of the ledger: what it holds, checked."""
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 SUITES = {"clustering": "pgd10", "clustering_adaptive": "adaptive", "clustering_short": "adaptive_short"}
@@ -17,6 +18,10 @@ COSINES = "cosines"
 PAIRS = ("clean", "moved", "own")
 SEARCH = "search"
 """Beside scores under attacks that searched in another precision than fp32, which they are scored in."""
+SWEPT = ("steps", "radii", "noise")
+"""Scores by a number: steps, and radii in 255ths."""
+NOTES = {**dict.fromkeys(SUITES.values(), (COSINES, SEARCH)), "steps": (SEARCH,), "radii": (SEARCH,)}
+"""By part of the block, what may stand beside its scores; noise searches nothing, other readings have few scores."""
 
 
 def faults(block: Any) -> list[str]:
@@ -26,18 +31,22 @@ def faults(block: Any) -> list[str]:
     found = []
     for key, scores in block.items():
         if key in ("clean", *SUITES.values()):
-            found += _faults(f"clustering.{key}", scores)
-        elif key in ("readings", "steps", "radii", "noise"):
-            for name, inner in scores.items():
-                parts = {f".{part}": own for part, own in inner.items()} if key == "readings" else {"": inner}
+            found += _faults(f"clustering.{key}", scores, NOTES.get(key, ()))
+        elif key == "readings":
+            for reading, parts in scores.items():
                 for part, own in parts.items():
-                    found += _faults(f"clustering.{key}.{name}{part}", own)
+                    found += _faults(f"clustering.{key}.{reading}.{part}", own)
+        elif key in SWEPT:
+            found += [f"clustering.{key}: {at!r} is no number > 0" for at in scores if not _is_above_zero(at)]
+            for at, own in scores.items():
+                found += _faults(f"clustering.{key}.{at}", own, NOTES.get(key, ()))
         elif key != "reading":
             found.append(f"clustering.{key} is not known")
     return found
 
 
-def _faults(name: str, scores: Any) -> list[str]:
+def _faults(name: str, scores: Any, notes: Sequence[str] = ()) -> list[str]:
+    """What is wrong with scores; `notes` are what may stand beside them."""
     if not isinstance(scores, dict) or not scores:
         return [f"{name} is empty; leave it out"]
     found = []
@@ -48,9 +57,9 @@ def _faults(name: str, scores: Any) -> list[str]:
             found += _faults_of_count(name, scores) if score == "attacks" or "attacks" not in scores else []
         elif score == "by":
             found += [] if isinstance(value, dict) and value else [f"{name}.by names no attacks"]
-        elif score == SEARCH:
+        elif score == SEARCH and score in notes:
             found += [] if value == "bf16" else [f"{name}.{SEARCH} {value!r} is not 'bf16'; it is left out for fp32"]
-        elif score == COSINES:
+        elif score == COSINES and score in notes:
             found += [] if _are_cosines(value) else [f"{name}.{COSINES} {value!r} are not {', '.join(PAIRS)}, -1 to 1"]
         elif score not in SCORES:
             found.append(f"{name}.{score} is not known")
@@ -67,6 +76,10 @@ def _faults_of_count(name: str, scores: Mapping[str, Any]) -> list[str]:
     if not isinstance(of, int) or isinstance(of, bool) or of < len(attacks):
         return [f"{name}.of {of!r} is less than its {len(attacks)} attacks"]
     return []
+
+
+def _is_above_zero(text: str) -> bool:
+    return re.fullmatch(r"\d+(\.\d+)?", text) is not None and float(text) > 0
 
 
 def _are_cosines(value: Any) -> bool:
