@@ -55,7 +55,7 @@ def ledger(
         Path | None,
         typer.Option(
             help="Draw results/<data> into --out: robustness by steps of training and by smoothing; by epoch hardness, "
-            "and embeddings that fall together."
+            "and embeddings that fall together; clustering by steps and radius of the attack."
         ),
     ] = None,
 ) -> None:

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from robustmetric.report.clustering_rows import is_of_clustering, way_of
-from robustmetric.report.comparison import title_of
+from robustmetric.report.clustering_frame import Place, by_place, frame, name_lines
 from robustmetric.report.curves import COSINE, EPOCH, RECALL, Curve, read_curve
 from robustmetric.report.ledger import Row
-from robustmetric.report.plots import INK, colour
+from robustmetric.report.plots import colour
 from robustmetric.report.training_figure import panel
 
 TERMS = ("clean", "adversarial", "metric", "mixed", "stability")
@@ -22,18 +21,26 @@ PANELS = ("training loss / that of epoch 1", "clean R@1", "mean cosine of clean 
 
 def falling_figures(folder: Path, rows: Sequence[Row]) -> dict[str, Figure]:
     """By name, `falling-<data>-<protocol>-<model>`, the first seed of each row measured after every epoch."""
-    groups: dict[tuple[str, str, str], dict[str, Curve]] = {}
-    for row in sorted(filter(is_of_clustering, rows), key=lambda row: int(row["seed"])):
-        path = folder / f"{row['id']}.csv"
-        curve = read_curve(path) if path.is_file() else {}
-        if RECALL in curve and COSINE in curve and len(curve[EPOCH]) > 1:
-            groups.setdefault((row["data"], row["protocol"], row["model"]), {}).setdefault(way_of(row), curve)
-    return {"-".join(("falling", *key)): _figure(*key, curves) for key, curves in groups.items()}
+    figures: dict[str, Figure] = {}
+    for place, ways in by_place(rows).items():
+        curves = {way: curve for way, own in ways.items() if (curve := _first(folder, own))}
+        if curves:
+            figures["-".join(("falling", *place))] = _figure(place, curves)
+    return figures
 
 
-def _figure(data: str, protocol: str, model: str, curves: Mapping[str, Curve]) -> Figure:
-    figure = Figure(figsize=(11.7, 4.0), layout="constrained")
-    figure.suptitle(f"{data}, clustering, protocol {protocol}, {title_of(model)}", color=INK, fontsize=12)
+def _first(folder: Path, rows: Sequence[Row]) -> Curve:
+    """The curve of the first of these rows that was measured after every epoch; empty where none was."""
+    paths = [path for row in rows if (path := folder / f"{row['id']}.csv").is_file()]
+    return next((curve for curve in map(read_curve, paths) if _is_whole(curve)), {})
+
+
+def _is_whole(curve: Curve) -> bool:
+    return RECALL in curve and COSINE in curve and len(curve[EPOCH]) > 1
+
+
+def _figure(place: Place, curves: Mapping[str, Curve]) -> Figure:
+    figure = frame(place, (11.7, 4.0))
     axes = figure.subplots(1, len(PANELS))
     for each, words in zip(axes, PANELS, strict=True):
         panel(each, words)
@@ -46,6 +53,5 @@ def _figure(data: str, protocol: str, model: str, curves: Mapping[str, Curve]) -
     axes[0].set_yscale("log")
     axes[1].set_ylim(bottom=0)
     axes[2].set_ylim(-0.02, 1.02)
-    handles, names = axes[1].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=6, frameon=False, fontsize=10)
+    name_lines(figure)
     return figure

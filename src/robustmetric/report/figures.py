@@ -11,6 +11,7 @@ from robustmetric.report.efficiency import cost_figures
 from robustmetric.report.falling_figure import falling_figures
 from robustmetric.report.ledger import read_rows
 from robustmetric.report.smoothing import smoothing_figure
+from robustmetric.report.sweep_figure import sweep_figures
 from robustmetric.report.training_figure import curve_figures
 
 KINDS = ("svg", "png")
@@ -19,12 +20,13 @@ KINDS = ("svg", "png")
 def draw_figures(folder: Path, out: Path) -> list[Path]:
     """Robustness by the steps of training, its curves, and PGD-100 beside AutoAttack by label smoothing, into `out`.
 
-    Of rows about clustering, what was measured after every epoch.
+    Of rows about clustering, what was measured after every epoch, and by steps and radius of the attack.
     """
     if folder.resolve().name == "tabular":
         raise InputError(f"{folder} has rows of `certify`, which have no figure here; see `report` of their runs")
     rows = read_rows(folder)
-    figures = {**cost_figures(rows), **curve_figures(folder, rows), **falling_figures(folder, rows)}
+    figures = {**cost_figures(rows), **curve_figures(folder, rows)}
+    figures |= {**falling_figures(folder, rows), **sweep_figures(rows)}
     smoothing = smoothing_figure(rows)
     if smoothing is not None:
         figures[f"smoothing-{rows[0]['data']}"] = smoothing
@@ -32,8 +34,8 @@ def draw_figures(folder: Path, out: Path) -> list[Path]:
         raise InputError(
             f"{folder} has no rows that differ in their steps alone, such as act-eta4 and act-eta8, nor "
             "in label smoothing alone, evaluated by autoattack_pgd100, and none of ACT, EST or HM with its curve of "
-            "training, nor one about clustering that was measured after every epoch; expected two such rows or more, "
-            "or one such curve"
+            "training, nor one about clustering that was measured after every epoch or by clustering_sweep; expected "
+            "two such rows or more, or one such curve or sweep"
         )
     return save_figures(figures, out)
 

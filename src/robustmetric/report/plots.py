@@ -185,6 +185,19 @@ def draw(axes: Axes, line: Series) -> None:
     drawn.set_gid(f"run-{line.style}")
 
 
+def by_factors(axes: Axes, values: Sequence[float], least: float = 1.0) -> None:
+    """A horizontal axis of values that grow by factors from `least` on, with ticks, and numbers where there is room."""
+    # The clean model stands at 0, where a logarithm has no place.
+    axes.set_xscale("symlog", linthresh=least, linscale=0.5)
+    axes.autoscale(axis="x")
+    kept: list[float] = []
+    for value in values:
+        if not kept or value >= 1.3 * kept[-1]:
+            kept.append(value)
+    axes.set_xticks(values, [f"{value:g}" if value in kept else "" for value in values])
+    axes.minorticks_off()
+
+
 def _spread(radii: Sequence[float]) -> list[float]:
     """The radii that have room for a label: none nearer to the last one kept than a twelfth of the axis."""
     kept: list[float] = []

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from robustmetric.records import Record
 from robustmetric.report.clustering import BOTH, CLEAN, STRONGEST, Group
-from robustmetric.report.plots import INK, Plot, Series, draw, new_axes, to_svg
+from robustmetric.report.plots import INK, Plot, Series, by_factors, draw, new_axes, to_svg
 from robustmetric.report.runs import Run
 from robustmetric.report.scores import show_radius
 
@@ -100,13 +100,10 @@ def _plot(
         draw(axes, line)
     ticks = sorted({x for line in lines for x in line.x})
     if axis == "steps":
-        # Steps double from point to point: the clean model stands at 0, where a logarithm has no place.
-        axes.set_xscale("symlog", linthresh=1)
-        axes.set_xticks(ticks, [f"{x:.0f}" for x in ticks])
+        by_factors(axes, ticks)
     else:
         kept = [x for i, x in enumerate(ticks) if not i or x - ticks[i - 1] >= ticks[-1] / 20]
         axes.set_xticks(kept, [show_radius(x, tuple(ticks)) for x in kept], rotation=45)
-    axes.minorticks_off()
     if chance is not None:
         axes.axhline(chance, color=INK, linestyle="--", linewidth=1)
     axes.set_ylim(bottom=0)

@@ -65,10 +65,10 @@ def _figure(title: str, curves: Mapping[str, Curve]) -> Figure:
     return figure
 
 
-def panel(axes: Axes, title: str) -> None:
-    """Axes by epoch."""
+def panel(axes: Axes, title: str, across: str = "epoch") -> None:
+    """Axes by epoch, or by what else is counted."""
     axes.set_title(title, color=INK, fontsize=9)
-    axes.set_xlabel("epoch", color=INK)
+    axes.set_xlabel(across, color=INK)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", alpha=0.2)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
