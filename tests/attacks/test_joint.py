@@ -102,6 +102,12 @@ def test_a_search_in_bfloat16_climbs_a_shadow_and_is_judged_by_the_model(
     assert not torch.equal(found.inputs, batch.inputs)
 
 
+def test_a_shadow_without_a_gradient_is_noticed(model: Encoder, batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seeking, "fast_view", lambda _: lambda x: 0 * x.flatten(1)[:, :8] + 1)
+    found = move_all(WholeSet(EmbeddingShift()), ENGINE, model, batch, torch.Generator().manual_seed(0), search="bf16")
+    assert found.flat == 100.0
+
+
 def test_the_judge_is_the_metric(model: Encoder, batch: Batch) -> None:
     with frozen(model) as embed, torch.no_grad():
         z = embed(batch.inputs)

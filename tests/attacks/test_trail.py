@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from robustmetric.attacks.base import run
+from robustmetric.attacks.centroid import Centroid
 from robustmetric.attacks.embedding_shift import EmbeddingShift
 from robustmetric.attacks.joint import WholeSet
 from robustmetric.attacks.suite import Suite, Trial
@@ -23,7 +25,7 @@ from robustmetric.models.encoder import Encoder
 from robustmetric.perturb.ball import Ball
 from robustmetric.perturb.gradient_free import Square
 from robustmetric.perturb.pgd import PGD
-from robustmetric.types import Inputs, Value
+from robustmetric.types import Batch, Gallery, Inputs, Value
 
 ENGINE = PGD(Ball(0.2), steps=1, step_size=0.03)
 
@@ -44,6 +46,11 @@ def arena() -> Arena:
     model = Encoder(ConvNet(side=8, kernel=3, widths=(4, 8), hidden=16, dim=8))
     data = Dataset("digits", train=whole.train, queries=some)
     return Arena.prepare(model, data, Identity(), Workers(torch.device("cpu")), batch_size=32)
+
+
+def all_images(arena: Arena) -> Batch:
+    """All images of the arena as one batch."""
+    return next(iter(replace(arena, batch_size=len(arena.rows)).batches()))[2]
 
 
 @pytest.fixture
@@ -78,6 +85,27 @@ def test_records_are_those_of_climbs_from_the_start(
     for record in together:
         if record.settings["trial"] != "strongest":
             assert record.scores == by_key[record.key].scores and record.context == by_key[record.key].context
+
+
+def test_a_batch_that_is_attacked_in_parts_goes_on_alike(arena: Arena) -> None:
+    batch = all_images(arena)
+    gallery = Gallery(arena.gallery.embeddings, batch.labels)
+    trail, found = Trail(), []
+    attack, trials = Centroid(target="random"), [climb(2), climb(5)]
+    for place, trial in enumerate(trials, 1):
+        trail.begin(trial, trials[place:])
+        engine, randomness = trail.on(trial.engine, 0), torch.Generator().manual_seed(3)
+        found.append(run(attack, engine, arena.model, batch, gallery, randomness, budget=20 * len(gallery)))
+    whole = run(
+        attack,
+        trials[1].engine,
+        arena.model,
+        batch,
+        gallery,
+        torch.Generator().manual_seed(3),
+        budget=20 * len(gallery),
+    )
+    assert torch.equal(found[1].inputs, whole.inputs) and not torch.equal(found[0].inputs, whole.inputs)
 
 
 def test_a_way_ends_where_another_begins(arena: Arena, taken: list[int]) -> None:

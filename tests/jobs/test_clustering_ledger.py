@@ -64,25 +64,75 @@ def test_a_row_says_that_its_attacks_searched_in_bfloat16(tmp_path: Path) -> Non
     assert block["adaptive"]["search"] == "bf16" and "search" not in block["pgd10"]
     assert block["steps"]["10"] == {"R@1": 20.0, "F1": 5.0, "search": "bf16"}
     assert row["command"].count("--search bf16") == 2 and "clustering &&" in row["command"]
-    assert table("cars", [row]).count("(sought in bf16, 2 of 17 attacks)") == 2, "beside the published and by reading"
+    assert table("cars", [row]).count("(sought in bf16, 2 of 17 attacks)") == 1 + len(READINGS)
     block["adaptive"]["search"] = "fp32"
     assert faults(row) == ["clustering.adaptive.search 'fp32' is not 'bf16'; it is left out for fp32"]
 
 
-def test_curves_are_of_one_search(tmp_path: Path) -> None:
+def with_search(found: list[Record], suite: str) -> list[Record]:
+    """The records of a suite once more, with other numbers, as attacks that searched in bfloat16 leave them."""
+    own = [record for record in found if record.settings.get("suite") == suite]
+    return [
+        replace(r, scores=dict.fromkeys(r.scores, 1.0), settings={**r.settings, "search": "bf16"}, seconds=5000.0)
+        for r in own
+    ]
+
+
+@pytest.mark.parametrize("suite", ["clustering", "clustering_adaptive", "clustering_sweep"])
+@pytest.mark.parametrize("first", ["fp32", "bf16"])
+def test_measured_both_ways_fp32_counts_whichever_came_first(first: str, suite: str, tmp_path: Path) -> None:
     path = run(tmp_path / "cars-eat_eat-seed0")
-    for record in list(records.read(path / "results.jsonl")):
-        settings = {**record.settings, "search": "bf16"}
-        if record.settings.get("suite") == "clustering_sweep" and record.settings.get("steps") != 1:
-            records.append(path / "results.jsonl", replace(record, settings=settings))
-    assert {tuple(point) for point in read_row(path)["clustering"]["steps"].values()} == {("R@1", "F1")}, (
-        "of most attacks"
-    )
+    expected = read_row(path)
+    found = list(records.read(path / "results.jsonl"))
+    quick = with_search(found, suite)
+    (path / "results.jsonl").unlink()
+    for record in [*found, *quick] if first == "fp32" else [*quick, *found]:
+        records.append(path / "results.jsonl", record)
+    row = read_row(path)
+    assert row["clustering"] == expected["clustering"]
+    assert set(row["command"].split(" && ")) == set(expected["command"].split(" && "))
+    assert row["wall_seconds"] == expected["wall_seconds"]
+
+
+def test_a_search_that_was_cut_gives_way_to_one_that_was_not(tmp_path: Path) -> None:
+    path = run(tmp_path / "cars-eat_eat-seed0")
+    found = list(records.read(path / "results.jsonl"))
+    quick = with_search(found, "clustering_sweep")
+    (path / "results.jsonl").unlink()
+    # One label at two radii are two attacks: of fp32 the first of them alone was run.
+    kept = [r for r in found if r.settings.get("suite") != "clustering_sweep" or r.settings.get("radius") != 16 / 255]
+    for record in [*kept, *quick]:
+        records.append(path / "results.jsonl", record)
+    row = read_row(path)
+    assert {point["search"] for part in ("steps", "radii") for point in row["clustering"][part].values()} == {"bf16"}
+    assert set(row["clustering"]["radii"]) == {"8", "16"} and "clustering_sweep --search bf16" in row["command"]
+
+
+def test_a_table_says_how_many_seeds_met_a_suite(tmp_path: Path) -> None:
+    first, second = read_row(run(tmp_path / "a")), read_row(run(tmp_path / "b", changes={"seed": 1}))
+    del second["clustering"]["adaptive"]
+    for reading in second["clustering"]["readings"].values():
+        del reading["adaptive"]
+    first["clustering"]["pgd10"]["search"] = "bf16"
+    text = table("cars", [first, second])
+    assert text.count("(1 of 2 seeds, 2 of 17 attacks)") == 1 + len(READINGS)
+    assert text.count("(sought in bf16: 1 of 2 seeds)") == 1 + len(READINGS)
+    (line,) = [one for one in text.splitlines() if one.startswith("| `eat-r8` | 51.2")]
+    assert "19.0 / 2.2 / 9.0 / 10.0" in line, "of the seed that met it"
 
 
 def test_noise_is_told_by_its_radius(tmp_path: Path) -> None:
     path = run(tmp_path / "cars-eat_at-seed0", "cars/eat_at", alone=True)
     shared = {"queries": 8131, "gallery": 8131, "weights": "ab" * 8, "batch": 128, "data": "cars", "precision": "fp32"}
+    clean = {
+        **shared,
+        "search": "bf16",
+        "suite": "clustering_noise",
+        "trial": "clean",
+        "sides": "neither side",
+        "reading": "alone",
+    }
+    records.append(path / "results.jsonl", Record("clustering", "clean, alone", scores(55.0), clean, {}, 8131, 10.0))
     for radius, recall in ((8, 50.0), (16, 30.0)):
         # Noise searches nothing, so that it does not matter what it was asked to search in.
         asked = {"steps": 0, "radius": radius / 255, "search": "bf16"}
@@ -215,7 +265,7 @@ def test_the_table_has_every_reading_of_an_ensemble(tmp_path: Path) -> None:
     (second,) = [line for line in lines if line[1] == "V2, C2"]
     # NMI / F1 / R@1: of R@1 clean 61, under A1 29, under the strongest 10; NMI is 10 above it, F1 a quarter of it.
     nothing = "–"  # noqa: RUF001  # the dash of tables
-    assert second[2:] == ["71.0 / 15.2 / 61.0", "39.0 / 7.2 / 29.0", nothing, "20.0 / 2.5 / 10.0"]
+    assert second[2:] == ["71.0 / 15.2 / 61.0", "39.0 / 7.2 / 29.0", nothing, "20.0 / 2.5 / 10.0 (2 of 17 attacks)"]
 
 
 def test_models_have_tables_of_their_own(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Sought in TF32, judged in fp32: what is won by rounding alone is sought again, and flags are as they were."""
 
 import itertools
+from threading import Lock
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from robustmetric.attacks.base import run
 from robustmetric.attacks.margin import Misclassify
+from robustmetric.errors import InputError
 from robustmetric.models.classifier import Classifier
 from robustmetric.models.wide_resnet import WideResNet
 from robustmetric.numerics.precision import products
@@ -141,3 +143,10 @@ def test_the_quick_view_is_another_than_the_one_that_scores(classifier: Classifi
     torch.testing.assert_close(quick(x), classifier(x), atol=1e-4, rtol=1e-4)
     plain = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
     assert quick_view(plain, plain, "tf32") is plain, "nothing to fold: climbed on as it is"
+
+
+def test_a_model_that_cannot_be_copied_is_refused_a_search_in_bfloat16() -> None:
+    model = nn.Linear(2, 2)
+    model.lock = Lock()  # type: ignore[assignment]  # whatever is no part of a network
+    with pytest.raises(InputError, match=r"Linear cannot be copied .*; expected --search fp32"):
+        quick_view(model, model, "bf16")

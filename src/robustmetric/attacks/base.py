@@ -134,6 +134,7 @@ def run(
                 generator,
                 rounded,
                 earlier if len(part) == len(batch) else None,
+                search == "tf32",
             )
             for part in _parts(batch, budget // max(1, len(gallery)))
         ]
@@ -157,6 +158,7 @@ def _run_rows(
     generator: torch.Generator | None,
     rounded: bool,
     earlier: Climb | None,
+    tf32: bool,
 ) -> Outcome:
     """Choose, climb (or take the climb of the other mode), score."""
     with torch.no_grad():
@@ -180,7 +182,7 @@ def _run_rows(
         perturbed = earlier.inputs
     else:
         sought = None if quick is None else Rowwise(partial(value, quick), climbed.constants)
-        perturbed = seek(engine, climbed, sought, batch.inputs, generator)
+        perturbed = seek(engine, climbed, sought, batch.inputs, generator, tf32)
     climb = Climb(perturbed, targets) if isinstance(attack, ClimbsAlike) else None
     if rounded:
         perturbed = engine.ball.to_bytes(perturbed, batch.inputs)

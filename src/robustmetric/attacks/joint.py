@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from robustmetric.attacks.base import Attack, Engine, Outcome, Scores, Targets, joined, run
-from robustmetric.attacks.keeping import Memory, Path
+from robustmetric.attacks.keeping import Memory, Way
 from robustmetric.attacks.modes import mode_of
 from robustmetric.attacks.vote import Capped, climbs_of, damage, for_members
 from robustmetric.errors import InputError, nearest
@@ -100,7 +100,7 @@ class Scene:
     rounded: bool
     view: View
     search: Search = "fp32"
-    path: Path | None = None
+    way: Way | None = None
 
     @property
     def parts(self) -> list[slice]:
@@ -122,7 +122,7 @@ def move_all(
     clean: Embeddings | None = None,
     search: Search = "fp32",
     memory: Memory | None = None,
-    path: Path | None = None,
+    way: Way | None = None,
 ) -> Moved:
     """Attack a whole set, `chunk` images at a time; `members` of an ensemble are judged by their vote (V1, C1).
 
@@ -135,7 +135,7 @@ def move_all(
     if clean is None:
         with frozen(model, view) as embed:
             clean = embed_all(embed, batch.inputs, chunk)
-    scene = Scene(engine, model, batch, Gallery(clean, batch.labels), members, chunk, rounded, view, search, path)
+    scene = Scene(engine, model, batch, Gallery(clean, batch.labels), members, chunk, rounded, view, search, way)
     attack = for_members(whole.attack, members)
     seeds = torch.randint(2**31, (whole.restarts,), generator=generator, device=generator.device).tolist()
     flat = _flat(attack, scene, seeds[0])
@@ -217,7 +217,7 @@ def _worst(attack: Attack, scene: Scene, rows: slice, seed: int) -> Outcome:
     def climb(way: Attack, turn: int) -> tuple[Outcome, Float[Tensor, " batch"]]:
         randomness = seeded(batch.inputs.device, seed, rows.start, turn)
         engine = _until(scene.engine, way)
-        engine = engine if scene.path is None else scene.path.on(engine, (rows.start, turn))
+        engine = engine if scene.way is None else scene.way.on(engine, (rows.start, turn))
         outcome = run(
             way, engine, scene.model, batch, scene.still, randomness,
             rounded=scene.rounded, view=scene.view, search=scene.search,
@@ -270,6 +270,7 @@ def _flat(attack: Attack, scene: Scene, seed: int) -> float:
     climb, randomness = climbs_of(attack)[0], seeded(batch.inputs.device, seed)
     start = engine.ball.random_point(batch.inputs, randomness) if engine.random_start else batch.inputs
     with frozen(scene.model, scene.view) as embed:
+        embed = quick_view(scene.model, embed, scene.search) or embed  # what the climb is on
         aim = climb.choose(scene.still.embeddings[batch.index], batch, scene.still, randomness)
         _, gradient = value_and_gradient(_value(climb, embed, aim, scene.still), start)
     return 100 * float((~gradient.flatten(1).any(dim=1)).float().mean())

@@ -19,7 +19,7 @@ class Memory(Protocol):
 
 
 @runtime_checkable
-class Path(Protocol):
+class Way(Protocol):
     """The way that climbs of more and more steps have in common; see `trail.py`."""
 
     def on(self, engine: Engine, part: Hashable) -> Engine:

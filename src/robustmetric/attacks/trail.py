@@ -16,7 +16,7 @@ from robustmetric.types import Inputs, Value
 
 @dataclass(frozen=True)
 class Onward:
-    """PGD of which the first steps were `taken` before; the inputs are those of the whole climb."""
+    """PGD of which the first steps were `taken` before: its inputs are those of the whole climb, but for rounding."""
 
     engine: PGD
     taken: int = 0
@@ -31,16 +31,18 @@ class Onward:
 
     def __call__(self, value: Value, clean: Inputs, generator: torch.Generator | None = None) -> Inputs:
         if self.taken:
+            if self.engine.random_start:
+                self.engine.ball.random_point(clean, generator)  # what comes after is drawn as after a whole climb
             left = replace(self.engine, steps=self.engine.steps - self.taken)
-            found = left.go_on(value, clean, self.starts[len(self.ends)])
+            found = left.go_on(value, clean, self.starts[len(self.ends)].to(clean.device))
         else:
             found = self.engine(value, clean, generator)
-        self.ends.append(found)
+        self.ends.append(found.cpu())
         return found
 
 
 class Trail:
-    """Where the images of a set stand after a climb, for a longer one along the same way; one more copy of them."""
+    """Where the images of a set stand after a climb, for a longer one along the same way: a copy on the host."""
 
     def __init__(self) -> None:
         self._way: Hashable = None

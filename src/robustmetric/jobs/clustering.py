@@ -115,25 +115,23 @@ def run_clustering(
     crowd = Crowd.of(arena)
     said = {**(settings or {}), **chance_settings(arena)}
     base = {"suite": suite.name, **said, **_described(arena, crowd, reading)}
-    trials, path = suite.runs(), Trail()
-    found = alike(done.values(), base, seed)
+    planned = [(trial, _expected(trial, base, reading, seed, len(crowd.queries))) for trial in (None, *suite.runs())]
+    left = [(trial, expected) for trial, expected in planned if any(record.key not in done for record in expected)]
+    found, way = alike(done.values(), base, seed), Trail()
     clean: Tensor | None = None
-    for place, trial in enumerate([None, *trials]):
-        expected = _expected(trial, base, reading, seed, len(crowd.queries))
-        if all(record.key in done for record in expected):
-            continue
+    for place, (trial, expected) in enumerate(left, 1):
         began = time.monotonic()
         clean = _clean(arena, crowd, seed) if clean is None else clean
         memory = None if folder is None or "randomised" in said else Restarts(folder / "restarts", expected[0], clean)
         moved, notes = clean, dict[str, Any]()
         if trial is not None:
-            path.begin(trial, [] if "randomised" in said else trials[place:])
-            moved, notes = move(arena, crowd, trial, reading, seed, clean, memory, path)
+            way.begin(trial, [] if "randomised" in said else [later for later, _ in left[place:] if later is not None])
+            moved, notes = move(arena, crowd, trial, reading, seed, clean, memory, way)
             notes |= _cosines(clean, moved)
         notes[SECONDS] = time.monotonic() - began + (memory.seconds if memory is not None else 0)
         measured = _measured(crowd, clean, moved, expected, reading, {**context, "chance": crowd.chance, **notes})
         if folder is not None and trial is not None:
-            _keep(folder, suite.name, trial, crowd, clean, moved, arena.class_names)
+            _keep(folder, suite.name, trial, arena, crowd, clean, moved)
         found += measured
         yield from measured
         if memory is not None:
@@ -229,14 +227,13 @@ def _measured(
     ]
 
 
-def _keep(
-    folder: Path, suite: str, trial: Trial, crowd: Crowd, clean: Tensor, moved: Tensor, names: tuple[str, ...]
-) -> None:
+def _keep(folder: Path, suite: str, trial: Trial, arena: Arena, crowd: Crowd, clean: Tensor, moved: Tensor) -> None:
     """Embeddings of a few classes before and after, for the report's picture."""
     radius = trial.engine.ball.radius
-    title = f"{suite}-{trial.label}-{radius * 255:.2f}".replace("/", "_")
+    search = "" if arena.search == "fp32" else f"-{arena.search}"
+    title = f"{suite}-{trial.label}-{radius * 255:.2f}{search}".replace("/", "_")
     facts = {"suite": suite, "attack": trial.label, "radius": radius}
-    arrays = sampled(crowd, clean, moved, names) | {name: np.array(fact) for name, fact in facts.items()}
+    arrays = sampled(crowd, clean, moved, arena.class_names) | {name: np.array(fact) for name, fact in facts.items()}
     save_arrays(folder / "embeddings" / f"{title}.npz", arrays)
 
 

@@ -16,7 +16,10 @@ FEW = ("R@1", "NMI", "F1")
 
 
 def clustering_records(found: Iterable[Record], weights: str | None) -> list[Record]:
-    """Those in fp32 of the weights that lie there, of one seed and one k-means, and as many queries as any."""
+    """Those in fp32 of the weights that lie there, of one seed and one k-means, and as many queries as any.
+
+    Of every suite those of one evaluation, which block, command and seconds of a row are of.
+    """
     groups: dict[tuple[Any, ...], list[Record]] = {}
     for record in found:
         settings = record.settings
@@ -27,7 +30,11 @@ def clustering_records(found: Iterable[Record], weights: str | None) -> list[Rec
             key = (record.seed, record.count, *described, backend(record))
             groups.setdefault(key, []).append(record)
     whole = [group for group in groups.values() if any(record.settings["sides"] == CLEAN for record in group)]
-    return max(whole, key=lambda group: (group[0].count, len(group))) if whole else []
+    if not whole:
+        return []
+    fullest = max(whole, key=lambda group: (group[0].count, len(group)))
+    suites = dict.fromkeys(record.settings["suite"] for record in fullest)
+    return [r for suite in suites for r in _tried([r for r in fullest if r.settings["suite"] == suite])]
 
 
 def clean_record(records: Sequence[Record]) -> Record:
@@ -65,7 +72,7 @@ def _by_suite(records: Iterable[Record], reading: str, radius: float) -> Block:
     clean = [record for record in own if record.settings["sides"] == CLEAN]
     block: Block = {"clean": _rounded(clean[0])}
     for suite, key in SUITES.items():
-        tried = _tried([record for record in own if record.settings["suite"] == suite])
+        tried = [r for r in own if r.settings["suite"] == suite and r.settings["trial"] != STRONGEST]
         sides = {r.settings["sides"]: r for r in strongest(tried, {}) if _is_at(r, radius)}
         if BOTH not in sides:
             continue
@@ -85,7 +92,7 @@ def _by_suite(records: Iterable[Record], reading: str, radius: float) -> Block:
 def _tried(records: Sequence[Record]) -> list[Record]:
     """The attacks of a suite, whether it came to its end or was cut; of evaluations that differ, that of most attacks.
 
-    Of as many the newest counts.
+    Of as many that which searched in fp32 counts, and then the newest.
     """
     own = [record for record in records if record.settings["trial"] != STRONGEST]
     bases = [
@@ -93,11 +100,12 @@ def _tried(records: Sequence[Record]) -> list[Record]:
         for record in reversed(own)
         if record.settings["sides"] == CLEAN
     ]
-    return max((alike(own, base, own[0].seed) for base in bases), key=_attacks, default=[])
+    return max((alike(own, base, own[0].seed) for base in bases), key=_rank, default=[])
 
 
-def _attacks(records: Iterable[Record]) -> int:
-    return len({record.settings["trial"] for record in records if record.settings["sides"] != CLEAN})
+def _rank(records: Sequence[Record]) -> tuple[int, bool]:
+    attacked = [record.settings for record in records if record.settings["sides"] != CLEAN]
+    return len({(one["trial"], one.get("radius")) for one in attacked}), SEARCH not in records[0].settings
 
 
 def _left(suite: str, attacks: Iterable[str]) -> list[str]:
@@ -113,7 +121,11 @@ def _few(block: Block) -> Block:
 
 def _sweeps(records: Iterable[Record], radius: float) -> Block:
     """R@1 and F1 by steps at one radius, and by radius in 255ths at ten steps."""
-    own = [r for r in _tried([r for r in records if r.settings["suite"] == SWEEP]) if r.settings["sides"] == BOTH]
+    own = [
+        r
+        for r in records
+        if r.settings["suite"] == SWEEP and r.settings["sides"] == BOTH and r.settings["trial"] != STRONGEST
+    ]
     steps = {str(r.settings["steps"]): _point(r) for r in own if _is_at(r, radius)}
     radii = {f"{255 * float(r.settings['radius']):g}": _point(r) for r in own if r.settings["steps"] == 10}
     return {name: curve for name, curve in (("steps", steps), ("radii", radii)) if curve}

@@ -76,7 +76,7 @@ def move(
     seed: int,
     clean: Tensor,
     memory: Restarts | None = None,
-    path: Trail | None = None,
+    way: Trail | None = None,
 ) -> tuple[Tensor, dict[str, Any]]:
     """Embeddings of all images as the trial moves them, and what is to be noted of the climb."""
     if not isinstance(trial.attack, WholeSet):
@@ -90,7 +90,7 @@ def move(
     }  # fmt: skip
     with repeatable(arena.workers.device, seed, 6):
         if surrogate is None:
-            rest |= {"memory": memory, "path": path}
+            rest |= {"memory": memory, "way": way}
             moved = move_all(trial.attack, trial.engine, arena.model, crowd.batch, randomness, **rest)
         else:
             rest["surrogate_members"] = voters(surrogate)

@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from robustmetric.errors import InputError
 from robustmetric.numerics.precision import products
 from robustmetric.perturb.active import Rowwise
 from robustmetric.perturb.engine import Engine, draws_of, goal_of
@@ -27,15 +28,23 @@ def quick_view(model: nn.Module, embed: Embed, search: Search) -> Embed | None:
     if search == "fp32":
         return None
     if search == "bf16":
-        return fast_view(model)
+        try:
+            return fast_view(model)
+        except (TypeError, RuntimeError, AttributeError) as error:  # whatever a model makes of being copied
+            raise InputError(f"{type(model).__name__} cannot be copied ({error}); expected --search fp32") from error
     # The units that multiply in TF32 want channels last; a model that cannot be copied is climbed on as it is.
     return folded_view(model, channels_last=True) or embed
 
 
 def seek(
-    engine: Engine, exact: Rowwise, quick: Rowwise | None, clean: Inputs, generator: torch.Generator | None
+    engine: Engine,
+    exact: Rowwise,
+    quick: Rowwise | None,
+    clean: Inputs,
+    generator: torch.Generator | None,
+    tf32: bool = True,
 ) -> Inputs:
-    """The engine's inputs, found by the `quick` value, its products in TF32, where there is one.
+    """The engine's inputs, found by the `quick` value, its products in TF32 if so asked, where there is one.
 
     An engine that stops at its goal stops just beyond it: rows that have won by the quick value and not by the exact
     one are sought again by the exact one. Of a model that draws at random both are means, as the engine climbs them.
@@ -43,7 +52,7 @@ def seek(
     if quick is None:
         return engine(exact, clean, generator)
     goal, draws = goal_of(engine), draws_of(engine)
-    with products(tf32=True):
+    with products(tf32=tf32):
         found = engine(quick, clean, generator)
         if goal is None:
             return found

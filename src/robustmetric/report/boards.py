@@ -20,7 +20,7 @@ from robustmetric.report.board import (
     published_cell,
 )
 from robustmetric.report.classification import LAST, ORDER, name_of, on_all, where, without_classifiers
-from robustmetric.report.clustering_schema import is_cut
+from robustmetric.report.clustering_schema import SEARCH, is_cut
 from robustmetric.report.comparison import title_of
 from robustmetric.report.data_names import data_title
 from robustmetric.report.ledger import ENSEMBLES, LARGE, PROTOCOLS, RADII, Protocol, Row, not_measured
@@ -128,8 +128,9 @@ def clustering(data: str, rows: Rows) -> list[Board]:
             block = seeds[0].get("published", {})
             theirs = [published_cell(block.get(part, {}), "R@1") for part in ("clean", "pgd10")]
             entries.append(make_entry(str(way), [*theirs, *_clustered_cells(seeds)], seeds, is_own))
-        lacking = _unknown(ways, "adaptive", "an attack that knows of neighbours and votes") + _cut(ways)
-        says = _says(ENSEMBLES.get(protocol, LARGE[protocol]), lacking)
+        cut, sought = _told(ways)
+        lacking = _unknown(ways, "adaptive", "an attack that knows of neighbours and votes") + cut
+        says = _says(ENSEMBLES.get(protocol, LARGE[protocol]), lacking + sought)
         title = f"Clustering and search, all images moved, {title_of(model)}, protocol {protocol}"
         made = make_board(title, says, columns, entries, headline=4, clean=2)
         boards.append(replace(made, is_provisional=bool(lacking)))
@@ -226,13 +227,16 @@ def _ranked_cells(rows: Sequence[Row]) -> list[Cell]:
 def _clustered_cells(rows: Sequence[Row]) -> list[Cell]:
     blocks = [row["clustering"] for row in rows]
     attacked = [block.get("pgd10", {}) for block in blocks]
-    adaptive = [min((block[part]["R@1"] for part in ADAPTIVE if part in block), default=None) for block in blocks]
+    # Seeds that never met the adaptive attacks say nothing of them, nor of what the strongest leaves.
+    met = [row for row in rows if any(part in row["clustering"] for part in ADAPTIVE)]
+    least = [min(row["clustering"][part]["R@1"] for part in ADAPTIVE if part in row["clustering"]) for row in met]
+    adaptive = replace(cell(least), below=f"{len(met)} of {len(rows)} seeds" if 0 < len(met) < len(rows) else "")
     return [
         cell(block["clean"].get("R@1") for block in blocks),
         cell(block["clean"].get("F1") for block in blocks),
-        lowest_cell([strongest_of_clustering(row) for row in rows]),
+        lowest_cell([strongest_of_clustering(row) for row in met or rows]),
         *(cell((block.get(side, {}) if side else block).get("R@1") for block in attacked) for side in SIDES),
-        cell(adaptive),
+        adaptive,
         cell([rows[0].get("cost_fe")]),
     ]
 
@@ -272,7 +276,7 @@ def _in_words(block: Mapping[str, Any]) -> str:
 
 def _unknown(ways: Mapping[Any, Sequence[Row]], key: str, words: str) -> str:
     """What to say where some entry never met the attack that is known to be stronger than those it met."""
-    met = [any(key in part for part in (*row, *row.get("clustering", ()))) for rows in ways.values() for row in rows]
+    met = [any(key in part for row in rows for part in (*row, *row.get("clustering", ()))) for rows in ways.values()]
     if all(met):
         return ""
     return f" Not on record {'for some' if any(met) else 'for any'} of them: {words}. Their order may change by it."
@@ -282,10 +286,12 @@ def _with_why(told: str, block: Mapping[str, Any]) -> str:
     return f"{told}; {not_measured(block.get('why', ''))}"
 
 
-def _cut(ways: Mapping[Any, Sequence[Row]]) -> str:
-    """What to say where some entry met a part of an adaptive suite alone."""
+def _told(ways: Mapping[Any, Sequence[Row]]) -> tuple[str, str]:
+    """What to say where some entry met a part of an adaptive suite alone; where its attacks did not search in fp32."""
     blocks = [row["clustering"].get(part, {}) for rows in ways.values() for row in rows for part in ADAPTIVE]
-    return " Some met a part of the adaptive attacks alone: their rows say which." if any(map(is_cut, blocks)) else ""
+    cut = " Some met a part of the adaptive attacks alone: their rows say which." if any(map(is_cut, blocks)) else ""
+    found = " or ".join(sorted({block[SEARCH] for block in blocks if SEARCH in block}))
+    return cut, f" Adaptive attacks of some searched in {found}; all are scored in fp32." if found else ""
 
 
 def _says(protocol: Protocol, more: str = "") -> str:

@@ -88,7 +88,7 @@ def _by_reading(groups: Mapping[str, Sequence[Row]]) -> str:
         readings = [dict({block["reading"]: block}, **block.get("readings", {})) for block in blocks]
         for name in readings[0] if len(readings[0]) > 1 else ():
             own = [by_name.get(name, {}) for by_name in readings]
-            lines.append([f"`{title}`", name, *(_scores(own, key, FEW) for key in MEASURED)])
+            lines.append([f"`{title}`", name, *(_scores(own, key, FEW, blocks) for key in MEASURED)])
     head = [f"defence ({' / '.join(FEW)})", "read by", *MEASURED.values()]
     return f"Every reading of the ensembles:\n\n{_rows(head, lines)}" if lines else ""
 
@@ -140,16 +140,33 @@ def _one_side(blocks: Sequence[Mapping[str, Any]]) -> str:
     return " / ".join(over_seeds(block.get(side, {}).get("R@1") for block in attacked) for side in ONE_SIDE)
 
 
-def _scores(blocks: Sequence[Mapping[str, Any]], key: str, shown: Sequence[str]) -> str:
-    """Means over seeds of one part of their blocks; one dash where none has any of it. A suite that was cut says so."""
-    if not any(block.get(key) for block in blocks):
+def _scores(
+    blocks: Sequence[Mapping[str, Any]],
+    key: str,
+    shown: Sequence[str],
+    headlines: Sequence[Mapping[str, Any]] | None = None,
+) -> str:
+    """Means of one part of their blocks over the seeds that have it; one dash where none has.
+
+    How it was measured is said behind them, by the headline's blocks where these are of another reading.
+    """
+    parts = [block[key] for block in blocks if block.get(key)]
+    if not parts:
         return DASH
-    means = " / ".join(over_seeds(block.get(key, {}).get(score) for block in blocks) for score in shown)
-    cut = [block[key] for block in blocks if is_cut(block.get(key, {}))]
-    fewest = min(cut, key=lambda part: len(part["attacks"]), default=None)
-    notes = [f"sought in {name}" for name in sorted({b[key][SEARCH] for b in blocks if SEARCH in b.get(key, {})})]
-    notes += [] if fewest is None else [f"{len(fewest['attacks'])} of {fewest['of']} attacks"]
+    means = " / ".join(over_seeds(part.get(score) for part in parts) for score in shown)
+    notes = _notes([block.get(key, {}) for block in headlines or blocks])
     return f"{means} ({', '.join(notes)})" if notes else means
+
+
+def _notes(parts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What is to be said of numbers of several seeds: how many have any, what was searched in, which suite was cut."""
+    had = [part for part in parts if part]
+    notes = [f"{len(had)} of {len(parts)} seeds"] if len(had) < len(parts) else []
+    quick = [part[SEARCH] for part in had if SEARCH in part]
+    some = f": {len(quick)} of {len(had)} seeds" if len(quick) < len(had) else ""
+    notes += [f"sought in {name}{some}" for name in sorted(set(quick))]
+    fewest = min(filter(is_cut, had), key=lambda part: len(part["attacks"]), default=None)
+    return notes + ([] if fewest is None else [f"{len(fewest['attacks'])} of {fewest['of']} attacks"])
 
 
 def _markdown(data: str, lines: Sequence[Sequence[str]], shown: Sequence[str]) -> str:
