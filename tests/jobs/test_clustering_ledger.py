@@ -32,8 +32,9 @@ def test_a_run_becomes_a_row_by_its_vote(tmp_path: Path) -> None:
     assert "adaptive_short" not in block, "that suite was not run"
     assert list(block["readings"]) == [name for name in READINGS if name != "V1, C1"]
     assert block["readings"]["member 2"]["adaptive"] == {"R@1": 5.0, "NMI": 15.0, "F1": 1.25}
-    assert block["steps"] == {"1": {"R@1": 29.0, "F1": 7.25}, "10": {"R@1": 20.0, "F1": 5.0}}
-    assert block["radii"] == {"8": {"R@1": 20.0, "F1": 5.0}, "16": {"R@1": 12.0, "F1": 3.0}}
+    ten = {"R@1": 20.0, "F1": 5.0, "query only": {"R@1": 21.0}}
+    assert block["steps"] == {"1": {"R@1": 29.0, "F1": 7.25, "query only": {"R@1": 30.0}}, "10": ten}
+    assert block["radii"] == {"8": ten, "16": {"R@1": 12.0, "F1": 3.0, "query only": {"R@1": 13.0}}}
 
 
 def test_a_row_says_how_near_one_attack_brought_the_images(tmp_path: Path) -> None:
@@ -62,7 +63,7 @@ def test_a_row_says_that_its_attacks_searched_in_bfloat16(tmp_path: Path) -> Non
     assert faults(row) == []
     block = row["clustering"]
     assert block["adaptive"]["search"] == "bf16" and "search" not in block["pgd10"]
-    assert block["steps"]["10"] == {"R@1": 20.0, "F1": 5.0, "search": "bf16"}
+    assert block["steps"]["10"] == {"R@1": 20.0, "F1": 5.0, "search": "bf16", "query only": {"R@1": 21.0}}
     assert row["command"].count("--search bf16") == 2 and "clustering &&" in row["command"]
     assert table("cars", [row]).count("(sought in bf16, 2 of 17 attacks)") == 1 + len(READINGS)
     block["adaptive"]["search"] = "fp32"

@@ -59,6 +59,16 @@ def test_the_points_are_those_of_the_rows_with_the_clean_score_at_zero() -> None
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["eat-r8", "at-r8"], "each once"
 
 
+def test_r_at_1_with_queries_alone_moved_has_a_panel_where_rows_have_it() -> None:
+    steps = {at: {**point, "query only": {"R@1": point["R@1"] - 5}} for at, point in AT["clustering"]["steps"].items()}
+    both = {**AT, "clustering": {**AT["clustering"], "steps": steps}}
+    assert faults(both) == []
+    (figure,) = sweep_figures([EAT, both]).values()
+    titles = [axes.get_title() for axes in figure.axes]
+    assert titles[::2] == ["R@1 in percent", "R@1 in percent, queries alone moved", "F1 in percent"]
+    assert drawn(figure.axes[2]) == {"at-r8": {0: 20, 1: 13, 10: 7}} and drawn(figure.axes[3]) == {}
+
+
 def test_steps_and_radii_stand_on_a_scale_of_factors_that_has_a_place_for_zero() -> None:
     many = swept("eat", 40.0, steps=curve((1, 9.0), (200, 3.0)), radii=curve(*((x, 9.0) for x in (8, 12, 16, 20, 128))))
     (figure,) = sweep_figures([many]).values()

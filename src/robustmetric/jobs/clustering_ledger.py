@@ -120,36 +120,35 @@ def _few(block: Block) -> Block:
 
 
 def _sweeps(records: Iterable[Record], radius: float) -> Block:
-    """R@1 and F1 by steps at one radius, and by radius in 255ths at ten steps."""
-    own = [
-        r
-        for r in records
-        if r.settings["suite"] == SWEEP and r.settings["sides"] == BOTH and r.settings["trial"] != STRONGEST
-    ]
-    steps = {str(r.settings["steps"]): _point(r) for r in own if _is_at(r, radius)}
-    radii = {f"{255 * float(r.settings['radius']):g}": _point(r) for r in own if r.settings["steps"] == 10}
+    """The curves by steps at one radius, and by radius in 255ths at ten steps."""
+    own = [r for r in records if r.settings["suite"] == SWEEP and r.settings["trial"] not in (STRONGEST, "clean")]
+    steps = _curve((str(r.settings["steps"]), r) for r in own if _is_at(r, radius))
+    radii = _curve((_in_255ths(r), r) for r in own if r.settings["steps"] == 10)
     return {name: curve for name, curve in (("steps", steps), ("radii", radii)) if curve}
 
 
 def _noise(records: Iterable[Record]) -> Block:
-    """R@1 and F1 under noise by its radius in 255ths, and R@1 where queries alone have it."""
-    own = [r for r in records if r.settings["suite"] == NOISE and r.settings.get("trial") not in (STRONGEST, "clean")]
-    found: dict[str, Block] = {}
-    for record in own:
-        curve = found.setdefault(f"{255 * float(record.settings['radius']):g}", {})
-        if record.settings["sides"] == BOTH:
-            curve |= _curve(record)  # without a step nothing is searched, whatever was asked for
-        elif record.settings["sides"] == QUERY:
-            curve[QUERY] = {"R@1": round(record.scores["R@1"], 4)}
+    """The curve by the radius of noise in 255ths."""
+    own = [r for r in records if r.settings["suite"] == NOISE and r.settings["trial"] not in (STRONGEST, "clean")]
+    found = _curve((_in_255ths(r), r) for r in own)
     return {"noise": found} if found else {}
 
 
-def _point(record: Record) -> Block:
-    return _curve(record) | _search(record)
+def _curve(points: Iterable[tuple[str, Record]]) -> Block:
+    """R@1 and F1 by where they stand, and R@1 where queries alone are moved."""
+    found: dict[str, Block] = {}
+    for at, record in points:
+        if record.settings["sides"] == BOTH:
+            scores = {score: round(record.scores[score], 4) for score in ("R@1", "F1")}
+            # Without a step nothing is searched, whatever was asked for.
+            found.setdefault(at, {}).update(scores | (_search(record) if record.settings["steps"] else {}))
+        elif record.settings["sides"] == QUERY:
+            found.setdefault(at, {})[QUERY] = {"R@1": round(record.scores["R@1"], 4)}
+    return found
 
 
-def _curve(record: Record) -> Block:
-    return {score: round(record.scores[score], 4) for score in ("R@1", "F1")}
+def _in_255ths(record: Record) -> str:
+    return f"{255 * float(record.settings['radius']):g}"
 
 
 def _search(record: Record) -> dict[str, Any]:

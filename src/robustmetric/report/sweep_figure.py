@@ -15,11 +15,14 @@ from robustmetric.report.ledger import RADII, Row
 from robustmetric.report.plots import MARKERS, by_factors, colour
 from robustmetric.report.scores import show_radius
 from robustmetric.report.seeds import mean
-from robustmetric.report.sweeps import SCORES
 from robustmetric.report.training_figure import panel
 
 AXES = {"steps": "steps of the attack", "radii": "radius in 255ths, 10 steps"}
 """Parts of a block `clustering` that are sweeps, in words."""
+
+QUERIES = "query only"
+PANELS = {"R@1": "R@1 in percent", QUERIES: "R@1 in percent, queries alone moved", "F1": "F1 in percent"}
+"""Scores of a point, in words: both sides of a search are moved where nothing else is said."""
 
 Block = Mapping[str, Any]
 """`clustering`, of one row."""
@@ -39,16 +42,18 @@ def sweep_figures(rows: Sequence[Row]) -> dict[str, Figure]:
 
 
 def _figure(place: Place, swept: Mapping[str, Sequence[Block]]) -> Figure:
-    """Scores below one another, steps beside radii; what no row has makes no column."""
-    columns = [axis for axis in AXES if any(_lines(blocks, axis) for blocks in swept.values())]
-    figure = frame(place, (5.85 * len(columns), 6.6), *_search(swept))
-    grid = figure.subplots(len(SCORES), len(columns), squeeze=False, sharex="col", sharey="row")
+    """Scores below one another, steps beside radii; what no row has makes no column, and no panel."""
+    lines = {(way, axis): _lines(blocks, axis) for way, blocks in swept.items() for axis in AXES}
+    columns = [axis for axis in AXES if any(lines[way, axis] for way in swept)]
+    shown = [score for score in PANELS if any(score in found for found in lines.values())]
+    figure = frame(place, (5.85 * len(columns), 3.3 * len(shown)), *_search(swept))
+    grid = figure.subplots(len(shown), len(columns), squeeze=False, sharex="col", sharey="row")
     for axis, column in zip(columns, grid.T, strict=True):
         at = f" at {show_radius(RADII[place[0]])}" if axis == "steps" and place[0] in RADII else ""
-        for score, axes in zip(SCORES, column, strict=True):
-            panel(axes, f"{score} in percent", AXES[axis] + at)
-            for style, (way, blocks) in enumerate(swept.items()):
-                _draw(axes, style, way, _lines(blocks, axis).get(score, {}))
+        for score, axes in zip(shown, column, strict=True):
+            panel(axes, PANELS[score], AXES[axis] + at)
+            for style, way in enumerate(swept):
+                _draw(axes, style, way, lines[way, axis].get(score, {}))
             axes.set_ylim(bottom=0)
             axes.label_outer()
         points = sorted({float(x) for axes in column for line in axes.lines for x in line.get_xdata()})
@@ -66,12 +71,19 @@ def _lines(blocks: Sequence[Block], axis: str) -> dict[str, Line]:
     points = {0.0: [block["clean"] for block in own]}
     points |= {float(x): [block[axis].get(x, {}) for block in own] for x in (own[0][axis] if own else ())}
     lines: dict[str, Line] = {}
-    for score in SCORES:
-        means = {x: mean(scores.get(score) for scores in points[x]) for x in sorted(points)}
+    for score in PANELS:
+        means = {x: mean(_read(scores, score, is_clean=not x) for scores in points[x]) for x in sorted(points)}
         line = {x: value for x, value in means.items() if value is not None}
         if set(line) - {0.0}:
             lines[score] = line
     return lines
+
+
+def _read(scores: Block, score: str, *, is_clean: bool) -> float | None:
+    """A score of a point; clean, no query is moved."""
+    found = scores.get(QUERIES, {}) if score == QUERIES and not is_clean else scores
+    value = found.get("R@1" if score == QUERIES else score)
+    return None if value is None else float(value)
 
 
 def _draw(axes: Axes, style: int, way: str, line: Line) -> None:
