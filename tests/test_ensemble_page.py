@@ -12,7 +12,10 @@ from robustmetric.report.scores import DASH
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "papers" / "ensemble_adversarial_training.md").read_text()
 README = (ROOT / "README.md").read_text()
-TIMES = json.loads((ROOT / "benchmarks" / "results" / "ensemble-mobilenet_v2-cuda.json").read_text())["rows"]
+TIMES, COMPILED = (
+    json.loads((ROOT / "benchmarks" / "results" / f"ensemble-mobilenet_v2{which}-cuda.json").read_text())["rows"]
+    for which in ("", "-compiled")
+)
 ROWS = {
     "none": "plain_proxy_anchor",
     "Mix-Up": "mixup_proxy_anchor",
@@ -50,8 +53,18 @@ TABLES = {
 }
 
 
-def read(data: str, title: str) -> dict[str, Any]:
-    return json.loads((ROOT / "results" / data / f"{data}-mobilenet_v2-{title}-seed0.json").read_text())
+SECOND = {name: BIRDS[name] for name in ("none", "AT", "AT for EAT's forwards", "EAT without the split", "EAT")}
+WIDER = {
+    "AT, 8/255": "at-r8-short",
+    "AT, 16/255": "at-r16-short",
+    "EAT, 8/255": "eat-r8-short",
+    "EAT, 16/255": "eat-r16-short",
+    "IAT, 16/255": "iat-r16-short",
+}
+
+
+def read(data: str, title: str, seed: int = 0) -> dict[str, Any]:
+    return json.loads((ROOT / "results" / data / f"{data}-mobilenet_v2-{title}-seed{seed}.json").read_text())
 
 
 def row(name: str) -> dict[str, Any]:
@@ -165,6 +178,83 @@ def test_what_the_page_says_of_the_birds() -> None:
     assert all(f"{read('cub', title)['queries']:,} test images" in PAGE for title in BIRDS.values())
 
 
+def by_side(part: dict[str, Any]) -> list[float | None]:
+    """R@1 with both sides moved, with queries alone and with the gallery alone."""
+    return [part.get("R@1"), *(part.get(side, {}).get("R@1") for side in ("query only", "gallery only"))]
+
+
+def cells(values: list[float | None]) -> list[str]:
+    return [DASH if value is None else f"{value:.1f}" for value in values]
+
+
+@pytest.mark.parametrize("name", SECOND)
+def test_the_table_of_the_second_seed(name: str) -> None:
+    shown = table(PAGE, "| | clean | noise | noise in queries |")
+    assert shown.keys() == SECOND.keys()
+    found = read("cub", SECOND[name], seed=1)
+    block = found["clustering"]
+    noise, strongest = by_side(block.get("noise", {}).get("8", {}))[:2], block["adaptive_short"]
+    measured = [block["clean"]["R@1"], *noise, *by_side(block["pgd10"]), *by_side(strongest)]
+    assert shown[name] == cells([*measured, block["clean"]["AMI"], strongest["AMI"]])
+    assert strongest["search"] == "bf16" and len(strongest["attacks"]) == strongest["of"] == 4
+    assert found["protocol"] == "short" and f"commit {found['commit'][:7]}" in PAGE
+    assert f"{found['queries']:,} test images" in PAGE
+
+
+@pytest.mark.parametrize("name", WIDER)
+def test_the_table_of_the_wider_radius(name: str) -> None:
+    shown = table(PAGE, "| | ours in short: clean | F1 | PGD-10, both sides | F1 | queries | gallery |")
+    assert shown.keys() == WIDER.keys()
+    found = read("cars", WIDER[name])
+    block = found["clustering"]
+    both, *one_side = by_side(block["pgd10"])
+    values = [block["clean"]["R@1"], block["clean"]["F1"], both, block["pgd10"]["F1"], *one_side]
+    assert shown[name] == cells([*values, *by_side(block.get("adaptive_short", {}))])
+    assert found["protocol"] == "short" and found["commit"][:7] in PAGE
+
+
+def test_what_the_page_says_of_the_second_seed() -> None:
+    none, at, single, whole, eat = (read("cub", title, seed=1)["clustering"] for title in SECOND.values())
+
+    def recall(block: dict[str, Any], part: str, at: str, side: int = 0) -> str:
+        return f"{by_side(block[part][at])[side]:.1f}"
+
+    assert f"takes its R@1 from {eat['clean']['R@1']:.1f} to {recall(eat, 'noise', '8', 1)}" in PAGE
+    assert f"keeps {recall(none, 'noise', '8', 1)} of {none['clean']['R@1']:.1f}, and AT all of its own" in PAGE
+    kept = [block["clean"]["R@1"] - by_side(block["noise"]["8"])[1] for block in (at, single)]
+    assert max(map(abs, kept)) < 0.1
+    wider = [recall(block, "noise", "16", 1) for block in (eat, none)]
+    assert "At 16/255 EAT has {}, no defence {}".format(*wider) in PAGE
+    once = [recall(block, "steps", "1", 1) for block in (eat, none)]
+    assert "brings EAT to chance ({}), where no defence has {}".format(*once) in PAGE
+    both, queries = ([recall(none, "steps", steps, side) for steps in ("2", "10", "200")] for side in (0, 1))
+    assert "has {} after 2 steps, {} after 10 and {} after 200".format(*both) in PAGE
+    assert "it has {}, then {} and {}".format(*queries) in PAGE
+    ends = [recall(at, "steps", steps, side) for side in (0, 1) for steps in ("1", "200")]
+    assert "from {} after one step to {} after 200, and from {} to {}".format(*ends) in PAGE
+    widest = [
+        recall(block, "radii", "128", side)
+        for side, blocks in enumerate([(none, eat, at), (none, at, eat)])
+        for block in blocks
+    ]
+    assert (
+        "at 128/255 none keeps {}, EAT {}, AT {}. With queries alone none has {}, AT {}, EAT {}".format(*widest) in PAGE
+    )
+    left = [by_side(block["adaptive_short"]) for block in (none, at, single, whole, eat)]
+    most = [max(one[side] for one in left) for side in (0, 1)]
+    assert "{:.1f} at most with both sides moved and {:.1f} with queries alone".format(*most) in PAGE
+    assert max(one[2] for one in left) == left[2][2]
+    searched = [[f"{block['pgd10']['R@1']:.1f}", recall(block, "steps", "10")] for block in (none, at, eat)]
+    exact, quick = zip(*searched, strict=True)
+    assert "leaves {} (none), {} (AT) and {} (EAT) where it searched in fp32".format(*exact) in PAGE
+    assert "and {}, {} and {} where it searched in bfloat16".format(*quick) in PAGE
+    orders = [
+        sorted(SECOND, key=lambda name, seed=seed: read("cub", SECOND[name], seed)["clustering"]["pgd10"]["R@1"])[2:]
+        for seed in (0, 1)
+    ]
+    assert orders[0] == orders[1], "the two forms of EAT are the lowest in both"
+
+
 def test_what_the_page_says_of_beta() -> None:
     at, *eats = (recalls(read("cars", title)) for title in BY_BETA.values())
     assert "Under the paper's attack EAT is above AT here, at every beta" in PAGE and all(e[1] > at[1] for e in eats)
@@ -182,7 +272,10 @@ def test_the_times_of_the_step() -> None:
                 alike = 2 * shared - literal
                 expected = [f"{literal:,.0f}", f"{shared:,.0f}", f"{literal / shared:.2f}", f"{alike:.0f}"]
                 assert shown[f"{name}, {view}"] == expected
-    assert len(shown) == 3
+    pair = COMPILED["bf16-mixed compiled"]
+    literal, shared = (pair[way]["milliseconds"] for way in ("literal", "shared"))
+    expected = [f"{literal:.0f}", f"{shared:.0f}", f"{literal / shared:.2f}", f"{2 * shared - literal:.0f}"]
+    assert shown["bf16, compiled (another run)"] == expected and len(shown) == 4
     update = shown["fp32, fast"][-1]
     climbs = re.search(r"from ([\d,]+) ms to (\d+) and leaves", PAGE)
     assert climbs is not None
