@@ -102,6 +102,17 @@ def test_a_search_in_bfloat16_climbs_a_shadow_and_is_judged_by_the_model(
     assert not torch.equal(found.inputs, batch.inputs)
 
 
+@pytest.mark.parametrize("bank", ["still", "moving"])
+def test_embeddings_are_the_same_where_moved_images_are_not_kept(bank: str, model: Encoder, batch: Batch) -> None:
+    whole = WholeSet(NeighbourMargin(), bank=bank)  # type: ignore[arg-type]
+    kept, dropped = (
+        move_all(whole, ENGINE, model, batch, torch.Generator().manual_seed(0), keeps_inputs=keeps)
+        for keeps in (True, False)
+    )
+    assert kept.inputs is not None and dropped.inputs is None
+    assert torch.equal(kept.embeddings, dropped.embeddings) and kept.judged == dropped.judged
+
+
 def test_a_shadow_without_a_gradient_is_noticed(model: Encoder, batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seeking, "fast_view", lambda _: lambda x: 0 * x.flatten(1)[:, :8] + 1)
     found = move_all(WholeSet(EmbeddingShift()), ENGINE, model, batch, torch.Generator().manual_seed(0), search="bf16")

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from robustmetric.attacks.base import Attack, Engine, Outcome, Scores, Targets, joined, run
+from robustmetric.attacks.base import Attack, Engine, Outcome, Scores, Targets, run
 from robustmetric.attacks.keeping import Memory, Way
 from robustmetric.attacks.modes import mode_of
 from robustmetric.attacks.vote import Capped, climbs_of, damage, for_members
@@ -77,7 +77,7 @@ class Moved:
     """A set before and after: perturbed inputs, their embeddings, the clean ones."""
 
     inputs: Inputs | None
-    """None where an earlier call made the climb, of which embeddings are kept alone."""
+    """None where they are not asked for, or an earlier call made the climb: then embeddings alone are kept."""
     embeddings: Embeddings
     clean: Embeddings
     judged: float
@@ -101,6 +101,7 @@ class Scene:
     view: View
     search: Search = "fp32"
     way: Way | None = None
+    keeps_inputs: bool = True
 
     @property
     def parts(self) -> list[slice]:
@@ -123,10 +124,11 @@ def move_all(
     search: Search = "fp32",
     memory: Memory | None = None,
     way: Way | None = None,
+    keeps_inputs: bool = True,
 ) -> Moved:
     """Attack a whole set, `chunk` images at a time; `members` of an ensemble are judged by their vote (V1, C1).
 
-    The set's own images are its gallery: `batch.index` is set to their places. Memory: three copies of the images.
+    The set's own images are its gallery: `batch.index` is set to their places. Memory: up to four copies of the images.
     `clean` are the model's embeddings of the batch, where they are known. With another `search` than fp32 the model is
     climbed on in that precision; embeddings are as `view` sees them. Of several climbs, `memory` is told each.
     """
@@ -135,7 +137,8 @@ def move_all(
     if clean is None:
         with frozen(model, view) as embed:
             clean = embed_all(embed, batch.inputs, chunk)
-    scene = Scene(engine, model, batch, Gallery(clean, batch.labels), members, chunk, rounded, view, search, way)
+    still = Gallery(clean, batch.labels)
+    scene = Scene(engine, model, batch, still, members, chunk, rounded, view, search, way, keeps_inputs)
     attack = for_members(whole.attack, members)
     seeds = torch.randint(2**31, (whole.restarts,), generator=generator, device=generator.device).tolist()
     flat = _flat(attack, scene, seeds[0])
@@ -198,16 +201,19 @@ def embed_all(embed: Embed, inputs: Inputs, chunk: int) -> Float[Tensor, "batch 
     return torch.cat([embed(inputs[rows]).float() for rows in chunks(len(inputs), chunk)])
 
 
-def _climb(whole: WholeSet, attack: Attack, scene: Scene, seed: int, turn: int) -> tuple[Inputs, Embeddings]:
+def _climb(whole: WholeSet, attack: Attack, scene: Scene, seed: int, turn: int) -> tuple[Inputs | None, Embeddings]:
     """A still climb, in which each image keeps its worst; or a moving climb by one of the ways that the attack has."""
     if whole.bank == "still":
-        outcome = joined([_worst(attack, scene, rows, seed) for rows in scene.parts])
-        return outcome.inputs, outcome.embeddings.float()
+        outcomes = (_worst(attack, scene, rows, seed) for rows in scene.parts)
+        pairs = [(outcome.inputs if scene.keeps_inputs else None, outcome.embeddings) for outcome in outcomes]
+        kept = [inputs for inputs, _ in pairs if inputs is not None]
+        return torch.cat(kept) if kept else None, torch.cat([z for _, z in pairs]).float()
     with frozen(scene.model, scene.view) as embed:
         quick = quick_view(scene.model, embed, scene.search) or embed
         moved = _climb_together(climbs_of(attack)[turn], scene, quick, (seed, turn), whole.refresh)
-        moved = scene.engine.ball.to_bytes(moved, scene.batch.inputs) if scene.rounded else moved
-        return moved, embed_all(embed, moved, scene.chunk)
+        for rows in scene.parts if scene.rounded else ():
+            moved[rows] = scene.engine.ball.to_bytes(moved[rows], scene.batch.inputs[rows])
+        return moved if scene.keeps_inputs else None, embed_all(embed, moved, scene.chunk)
 
 
 def _worst(attack: Attack, scene: Scene, rows: slice, seed: int) -> Outcome:

@@ -90,7 +90,7 @@ def move(
     }  # fmt: skip
     with repeatable(arena.workers.device, seed, 6):
         if surrogate is None:
-            rest |= {"memory": memory, "way": way}
+            rest |= {"memory": memory, "way": way, "keeps_inputs": False}
             moved = move_all(trial.attack, trial.engine, arena.model, crowd.batch, randomness, **rest)
         else:
             rest["surrogate_members"] = voters(surrogate)
