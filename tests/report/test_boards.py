@@ -158,6 +158,16 @@ def test_a_board_says_that_adaptive_attacks_were_cut(of: int, is_said: bool) -> 
     assert ("Some met a part of the adaptive attacks alone" in board.says) is is_said
 
 
+def test_seeds_that_never_met_adaptive_attacks_say_nothing_of_them() -> None:
+    met = {**CLUSTERED["clustering"], "adaptive_short": {"R@1": 0.4, "search": "bf16"}}
+    first, second = ({**row("at", 46.0, protocol="full", seed=seed), **CLUSTERED} for seed in (0, 1))
+    (board,) = boards(first, {**second, "clustering": met})
+    assert column(board, "adaptive") == column(board, STRONGEST) == ["0.4"], "not the mean with 24.0"
+    place = [one.title for one in board.columns].index("adaptive")
+    assert board.entries[0].cells[place].below == "1 of 2 seeds"
+    assert "searched in bf16; all are scored in fp32" in board.says and "Not on record" not in board.says
+
+
 def test_of_classifiers_the_worst_case_counts_and_attacks_in_turn_have_no_column() -> None:
     accuracy = {"PGD-20": 70.0, "AutoAttack": 36.6, "worst case": 36.1, "Square": 40.0}
     block = {"norm": "linf", "radius": 8 / 255, "accuracy": accuracy, "in_turn": ["Square"]}
