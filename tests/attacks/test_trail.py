@@ -133,14 +133,20 @@ def test_what_was_finished_before_is_not_needed(arena: Arena, taken: list[int]) 
 
 
 def test_nothing_is_kept_that_no_climb_goes_on() -> None:
-    trail, clean = Trail(), torch.full((2, 1, 4, 4), 0.5)
+    trail, engine = Trail(), replace(ENGINE, steps=2)
     trail.begin(climb(2), [climb(1), climb(2, engine=replace(ENGINE, restarts=2))])
-    engine = trail.on(replace(ENGINE, steps=2), 0)
-    assert isinstance(engine, Onward)
-    engine(lambda x: x.flatten(1).sum(dim=1), clean, None)
-    trail.begin(climb(5), [])
-    again = trail.on(replace(ENGINE, steps=5), 0)
-    assert isinstance(again, Onward) and again.taken == 0
+    assert trail.on(engine, 0) is engine
+
+
+def test_the_last_climb_of_a_way_keeps_nothing() -> None:
+    trail, clean = Trail(), torch.full((2, 1, 4, 4), 0.5)
+    for steps, rest in ((2, [climb(5)]), (5, [])):
+        trail.begin(climb(steps), rest)
+        onward = trail.on(replace(ENGINE, steps=steps), 0)
+        assert isinstance(onward, Onward)
+        onward(lambda x: x.flatten(1).sum(dim=1), clean, None)
+        assert (onward.ends is not None and len(onward.ends) == 1) is bool(rest)
+    assert onward.taken == 2
 
 
 @pytest.mark.parametrize(

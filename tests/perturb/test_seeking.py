@@ -13,6 +13,7 @@ from robustmetric.errors import InputError
 from robustmetric.models.classifier import Classifier
 from robustmetric.models.wide_resnet import WideResNet
 from robustmetric.numerics.precision import products
+from robustmetric.perturb import seeking
 from robustmetric.perturb.active import Rowwise
 from robustmetric.perturb.apgd import APGD
 from robustmetric.perturb.ball import Ball
@@ -150,3 +151,12 @@ def test_a_model_that_cannot_be_copied_is_refused_a_search_in_bfloat16() -> None
     model.lock = Lock()  # type: ignore[assignment]  # whatever is no part of a network
     with pytest.raises(InputError, match=r"Linear cannot be copied .*; expected --search fp32"):
         quick_view(model, model, "bf16")
+
+
+def test_a_full_memory_is_not_taken_for_the_fault_of_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: nn.Module) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(seeking, "fast_view", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        quick_view(nn.Linear(2, 2), nn.Identity(), "bf16")

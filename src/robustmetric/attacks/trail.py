@@ -1,7 +1,7 @@
 """Climbs of one attack in more and more steps, as one: each goes on where the one before it ended."""
 
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -19,11 +19,11 @@ class Onward:
     """PGD of which the first steps were `taken` before: its inputs are those of the whole climb, but for rounding."""
 
     engine: PGD
-    taken: int = 0
-    starts: list[Inputs] = field(default_factory=list)
+    taken: int
+    starts: Iterator[Inputs]
     """Where they ended, a call each."""
-    ends: list[Inputs] = field(default_factory=list)
-    """Where this climb ends, likewise."""
+    ends: list[Inputs] | None
+    """Gets where this climb ends, likewise; None: no longer one is to come."""
 
     @property
     def ball(self) -> Ball:
@@ -34,10 +34,11 @@ class Onward:
             if self.engine.random_start:
                 self.engine.ball.random_point(clean, generator)  # what comes after is drawn as after a whole climb
             left = replace(self.engine, steps=self.engine.steps - self.taken)
-            found = left.go_on(value, clean, self.starts[len(self.ends)].to(clean.device))
+            found = left.go_on(value, clean, next(self.starts).to(clean.device))
         else:
             found = self.engine(value, clean, generator)
-        self.ends.append(found.cpu())
+        if self.ends is not None:
+            self.ends.append(found.cpu())
         return found
 
 
@@ -62,10 +63,14 @@ class Trail:
         if self._way is None or not isinstance(engine, PGD):
             return engine
         taken, starts = self._ends.pop(part, (0, []))
-        onward = Onward(engine, taken, starts) if taken <= engine.steps else Onward(engine)
-        if self._is_kept:
-            self._ends[part] = engine.steps, onward.ends
-        return onward
+        if taken > engine.steps:
+            taken, starts = 0, []
+        if not taken and not self._is_kept:
+            return engine
+        ends: list[Inputs] | None = [] if self._is_kept else None
+        if ends is not None:
+            self._ends[part] = engine.steps, ends
+        return Onward(engine, taken, iter(starts), ends)
 
 
 def _way(trial: Trial) -> Hashable:

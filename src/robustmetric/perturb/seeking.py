@@ -30,6 +30,8 @@ def quick_view(model: nn.Module, embed: Embed, search: Search) -> Embed | None:
     if search == "bf16":
         try:
             return fast_view(model)
+        except torch.OutOfMemoryError:
+            raise
         except (TypeError, RuntimeError, AttributeError) as error:  # whatever a model makes of being copied
             raise InputError(f"{type(model).__name__} cannot be copied ({error}); expected --search fp32") from error
     # The units that multiply in TF32 want channels last; a model that cannot be copied is climbed on as it is.

@@ -9,6 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from robustmetric.report.clustering import QUERY
 from robustmetric.report.clustering_frame import Place, by_place, frame, name_lines
 from robustmetric.report.clustering_schema import SEARCH
 from robustmetric.report.ledger import RADII, Row
@@ -20,8 +21,7 @@ from robustmetric.report.training_figure import panel
 AXES = {"steps": "steps of the attack", "radii": "radius in 255ths, 10 steps"}
 """Parts of a block `clustering` that are sweeps, in words."""
 
-QUERIES = "query only"
-PANELS = {"R@1": "R@1 in percent", QUERIES: "R@1 in percent, queries alone moved", "F1": "F1 in percent"}
+PANELS = {"R@1": "R@1 in percent", QUERY: "R@1 in percent, queries alone moved", "F1": "F1 in percent"}
 """Scores of a point, in words: both sides of a search are moved where nothing else is said."""
 
 Block = Mapping[str, Any]
@@ -81,8 +81,8 @@ def _lines(blocks: Sequence[Block], axis: str) -> dict[str, Line]:
 
 def _read(scores: Block, score: str, *, is_clean: bool) -> float | None:
     """A score of a point; clean, no query is moved."""
-    found = scores.get(QUERIES, {}) if score == QUERIES and not is_clean else scores
-    value = found.get("R@1" if score == QUERIES else score)
+    found = scores.get(QUERY, {}) if score == QUERY and not is_clean else scores
+    value = found.get("R@1" if score == QUERY else score)
     return None if value is None else float(value)
 
 
