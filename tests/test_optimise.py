@@ -22,6 +22,9 @@ def test_milestones_multiply_at_each_share() -> None:
     assert [schedule(p, 8) for p in (0.0, 3.99)] == [1, 1]
     assert [schedule(p, 8) for p in (4.0, 5.99)] == pytest.approx([0.1, 0.1])
     assert [schedule(p, 8) for p in (6.0, 8.0)] == pytest.approx([0.01, 0.01])
+    # Two epochs of linear rise before; a drop that falls into it is one all the same.
+    warm = Milestones((0.125, 0.5), warmup=2.0)
+    assert [warm(p, 8) for p in (0.0, 0.5, 1.0, 2.0, 4.0)] == pytest.approx([0.0, 0.25, 0.05, 0.1, 0.01])
 
 
 def test_cosine_by_hand() -> None:
@@ -34,7 +37,7 @@ def test_cosine_by_hand() -> None:
 
 @given(st.floats(0, 20), st.floats(0, 5))
 def test_schedules_stay_between_0_and_1(progress: float, warmup: float) -> None:
-    for schedule in (Constant(), Milestones((0.3, 0.6)), Cosine(warmup)):
+    for schedule in (Constant(), Milestones((0.3, 0.6), warmup=warmup), Cosine(warmup)):
         assert -1e-9 <= schedule(progress, 20) <= 1 + 1e-9
 
 

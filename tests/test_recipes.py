@@ -149,3 +149,12 @@ def test_the_header_of_a_recipe_has_what_was_measured(name: str) -> None:
             attacked = statistics.mean(row["clustering"]["pgd10"]["R@1"] for row in rows)
             assert f"under PGD-10 {attacked:.1f}" in said[protocol]
     assert len(MEASURED) > 30
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "results" / "cifar10").glob("*.json")), ids=lambda path: path.stem)
+def test_the_header_of_a_classifier_has_what_was_measured(path: Path) -> None:
+    row = json.loads(path.read_text())
+    (line,) = [line for line in header(ROOT / row["recipe"]) if line.startswith("measured: ")]
+    scores = {"clean": row["clean"]["accuracy"], **row["classification"]["accuracy"]}
+    numbers = ", ".join(f"{name} {scores[name]:.1f}" for name in ("clean", "PGD-20", "AutoAttack") if name in scores)
+    assert f"{row['protocol']}, seed {row['seed']}: {numbers}" in line

@@ -29,13 +29,15 @@ class Constant:
 
 @dataclass(frozen=True)
 class Milestones:
-    """Multiply by `factor` at each share of the training named in `at`: (0.5, 0.75)."""
+    """Multiply by `factor` at each share of the training named in `at`: (0.5, 0.75), after a rise as that of Cosine."""
 
     at: Sequence[float]
     factor: float = 0.1
+    warmup: float = 0.0
 
     def __call__(self, progress: float, epochs: int) -> float:
-        return math.prod((self.factor for share in self.at if progress >= share * epochs), start=1.0)
+        dropped = math.prod((self.factor for share in self.at if progress >= share * epochs), start=1.0)
+        return dropped * (progress / self.warmup if progress < self.warmup else 1.0)
 
 
 @dataclass(frozen=True)

@@ -40,9 +40,15 @@ PROTOCOLS: dict[str, dict[str, Protocol]] = {
     **{data: LARGE for data in ("cub", "cars", "sop", "inshop")},
     **{data: {"full": Protocol(8, 1e-3)} for data in ("fashion", "mnist")},
     "digits": {"full": Protocol(30, 1e-3), "classifier": Protocol(20, 1e-3)},
-    "cifar10": {"full": Protocol(200, 0.1), "scaled": Protocol(40, 0.1, 1000), "short": Protocol(15, 0.1, 1000)},
+    "cifar10": {
+        "full": Protocol(200, 0.1),
+        "scaled": Protocol(40, 0.1, 1000),
+        "scaled_0.4": Protocol(40, 0.4, 1000),
+        "short": Protocol(15, 0.1, 1000),
+        "short_0.4": Protocol(15, 0.4, 1000),
+    },
 }
-"""By data; the one place that says what `full`, `short` and `sketch` mean."""
+"""By data; the one place that says what `full`, `short` and `sketch` mean. 0.4 is for batches of 240: 0.1 for 60."""
 ENSEMBLES = {"full": Protocol(60, 1e-4), "short": Protocol(12, 1e-4)}
 """At 224 px, of rows about clustering, which is always of all images. The paper has 200 epochs."""
 LONGER = 75 / 24
