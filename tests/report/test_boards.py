@@ -174,6 +174,10 @@ def test_of_classifiers_the_worst_case_counts_and_attacks_in_turn_have_no_column
     one = row("scattering", 0.0, protocol="scaled", data="cifar10", clean={"accuracy": 90.0}, classification=block)
     (board,) = boards({**one, "id": "cifar10-small_resnet-scattering-scaled-seed0", "model": "small_resnet"})
     assert [c.title for c in board.columns] == ["clean", "strongest", "PGD-20", "AutoAttack", "worst case"]
+    assert not board.is_provisional
+    weaker = {**block, "accuracy": {"PGD-20": 70.0}}
+    (cut,) = boards(one, {**one, "id": "cifar10-small_resnet-madry-scaled-seed0", "classification": weaker})
+    assert cut.is_provisional and "Not on record for some of them: AutoAttack" in cut.says
     told = {**one, "data_note": "a JPEG copy"}
     titles = [chapter.title for chapter in chapters([(told, False), (one, False)]) if chapter.boards]
     assert titles == ["CIFAR-10", "CIFAR-10 (a JPEG copy)"]

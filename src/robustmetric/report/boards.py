@@ -19,11 +19,11 @@ from robustmetric.report.board import (
     make_entry,
     published_cell,
 )
+from robustmetric.report.board_words import ADAPTIVE, cut_and_sought, not_met, training
 from robustmetric.report.classification import LAST, ORDER, name_of, on_all, where, without_classifiers
-from robustmetric.report.clustering_schema import SEARCH, is_cut
 from robustmetric.report.comparison import title_of
 from robustmetric.report.data_names import data_title
-from robustmetric.report.ledger import ENSEMBLES, LARGE, PROTOCOLS, RADII, Protocol, Row, not_measured
+from robustmetric.report.ledger import ENSEMBLES, LARGE, PROTOCOLS, RADII, Row, not_measured
 from robustmetric.report.scores import describe, show
 
 STRONGEST = "R@1 under its strongest attack"
@@ -33,7 +33,6 @@ SIDES = {"": "both sides", "query only": "queries alone", "gallery only": "galle
 """Whose images are moved in an attack on clustering, by the part of its block."""
 PARTS = {"clean": "clean", "pgd10": "under PGD-10"}
 """What is published of clustering."""
-ADAPTIVE = ("adaptive_short", "adaptive")
 
 
 Rows = Sequence[tuple[Row, bool]]
@@ -99,8 +98,8 @@ def retrieval(data: str, rows: Rows) -> list[Board]:
             cells = [published_cell(block, "R@1"), published_cell(block, "ERS"), *_ranked_cells(seeds)]
             entries.append(make_entry(_with_steps(*kind), cells, seeds, is_own))
         title = f"Retrieval, {title_of(model)}, protocol {protocol}"
-        lacking = _unknown(kinds, "auto_rank", "AutoRank, the worst case")
-        says = _says(PROTOCOLS.get(data, LARGE)[protocol], lacking)
+        lacking = not_met(kinds, "auto_rank", "AutoRank, the worst case")
+        says = training(PROTOCOLS.get(data, LARGE)[protocol], lacking)
         made = make_board(title, says, columns, entries, headline=3, clean=2)
         boards.append(replace(made, is_sketch=protocol == "sketch", is_provisional=bool(lacking)))
     return boards
@@ -128,9 +127,9 @@ def clustering(data: str, rows: Rows) -> list[Board]:
             block = seeds[0].get("published", {})
             theirs = [published_cell(block.get(part, {}), "R@1") for part in ("clean", "pgd10")]
             entries.append(make_entry(str(way), [*theirs, *_clustered_cells(seeds)], seeds, is_own))
-        cut, sought = _told(ways)
-        lacking = _unknown(ways, "adaptive", "an attack that knows of neighbours and votes") + cut
-        says = _says(ENSEMBLES.get(protocol, LARGE[protocol]), lacking + sought)
+        cut, sought = cut_and_sought(ways)
+        lacking = not_met(ways, "adaptive", "an attack that knows of neighbours and votes") + cut
+        says = training(ENSEMBLES.get(protocol, LARGE[protocol]), lacking + sought)
         title = f"Clustering and search, all images moved, {title_of(model)}, protocol {protocol}"
         made = make_board(title, says, columns, entries, headline=4, clean=2)
         boards.append(replace(made, is_provisional=bool(lacking)))
@@ -158,8 +157,10 @@ def classifiers(data: str, rows: Rows) -> list[Board]:
             make_entry(name, _classified_cells(seeds, attacks), seeds, is_own) for (name, is_own), seeds in ways.items()
         ]
         title = f"Classifiers, {title_of(model)}, protocol {protocol}, at {at}"
-        says = _says(PROTOCOLS.get(data, LARGE)[protocol])
-        boards.append(make_board(title, says, columns, entries, headline=1, clean=0))
+        lacking = not_met(ways, "AutoAttack", "AutoAttack")
+        says = training(PROTOCOLS.get(data, LARGE)[protocol], lacking)
+        made = make_board(title, says, columns, entries, headline=1, clean=0)
+        boards.append(replace(made, is_provisional=bool(lacking)))
     return boards
 
 
@@ -274,26 +275,5 @@ def _in_words(block: Mapping[str, Any]) -> str:
     return ", ".join(f"{score} {show(score, block[score])}" for score in ("R@1", "ERS") if score in block)
 
 
-def _unknown(ways: Mapping[Any, Sequence[Row]], key: str, words: str) -> str:
-    """What to say where some entry never met the attack that is known to be stronger than those it met."""
-    met = [any(key in part for row in rows for part in (*row, *row.get("clustering", ()))) for rows in ways.values()]
-    if all(met):
-        return ""
-    return f" Not on record {'for some' if any(met) else 'for any'} of them: {words}. Their order may change by it."
-
-
 def _with_why(told: str, block: Mapping[str, Any]) -> str:
     return f"{told}; {not_measured(block.get('why', ''))}"
-
-
-def _told(ways: Mapping[Any, Sequence[Row]]) -> tuple[str, str]:
-    """What to say where some entry met a part of an adaptive suite alone; where its attacks did not search in fp32."""
-    blocks = [row["clustering"].get(part, {}) for rows in ways.values() for row in rows for part in ADAPTIVE]
-    cut = " Some met a part of the adaptive attacks alone: their rows say which." if any(map(is_cut, blocks)) else ""
-    found = " or ".join(sorted({block[SEARCH] for block in blocks if SEARCH in block}))
-    return cut, f" Adaptive attacks of some searched in {found}; all are scored in fp32." if found else ""
-
-
-def _says(protocol: Protocol, more: str = "") -> str:
-    tested = "all queries" if protocol.queries is None else f"{protocol.queries:,} seeded queries"
-    return f"{protocol.epochs} epochs at rate {protocol.rate:g}; {tested}.{more}"
