@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch import nn
 
+import robustmetric
 from commands import Command
 from robustmetric import recipe
 from robustmetric.cli import app
 from robustmetric.data.digits import Digits, DigitsTable
+from robustmetric.errors import InputError
 from robustmetric.records import read
 from robustmetric.report.comparison import comparison
 
@@ -65,7 +67,7 @@ def test_the_python_of_the_readme_runs_as_printed(capsys):
     images, labels = digits.inputs[:120].float() / 255, digits.labels[:120]
     torch.manual_seed(0)
     names = {"encoder": nn.Sequential(nn.Flatten(), nn.Linear(64, 8)), "images": images, "labels": labels}
-    snippet, _ = blocks("README.md", "python")
+    snippet, _, _ = blocks("README.md", "python")
     exec(snippet, names)
     assert names["records"][0].name == "clean"
     assert {"CA+", "CA-", "QA+", "QA-", "TMA", "ES", "LTM", "GTM", "GTT"} <= {r.name for r in names["records"]}
@@ -74,11 +76,28 @@ def test_the_python_of_the_readme_runs_as_printed(capsys):
     assert "ES:R" in capsys.readouterr().out
 
 
+def test_the_classifier_of_the_readme_is_attacked_as_one():
+    images = Digits().load().queries.inputs.float() / 255
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    # Images that it names by a hair, so that the first attack ends it and the slow ones have nothing to do.
+    first, second = module(images).detach().topk(2).values.T
+    images = images[(first - second).argsort()[:8]]
+    names = {"classifier": module, "images": images, "labels": module(images).argmax(dim=1)}
+    names["robustmetric"] = robustmetric
+    _, snippet, _ = blocks("README.md", "python")
+    with pytest.raises(InputError, match=r"if it gives logits, set model\.classes = K"):
+        exec(snippet.partition("\n")[2], names)
+    exec(snippet, names)
+    found = {record.name: record.scores for record in names["records"]}
+    assert (found["clean"]["accuracy"], found["worst case"]["accuracy"]) == (100, 0)
+
+
 def test_the_proof_of_the_readme_runs_as_printed():
     digits = DigitsTable().load()
     (x, y), (x_test, y_test) = ((part.inputs.numpy(), part.labels.numpy()) for part in (digits.train, digits.queries))
     names = {"x": x, "y": y, "x_test": x_test[:50], "y_test": y_test[:50]}
-    _, snippet = blocks("README.md", "python")
+    _, _, snippet = blocks("README.md", "python")
     exec(snippet, names)
     assert names["radii"].shape == (50,) and 0.5 < names["radii"].mean() < 0.75
 

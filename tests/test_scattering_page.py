@@ -63,7 +63,8 @@ def test_transfer_and_what_the_words_say() -> None:
     assert all(3 < left["PGD-20"] - left["AutoAttack"] < 4.2 for left in (ours, theirs))
     assert set(madry["masking"]["checks"].values()) == {"pass"} and len(madry["masking"]["checks"]) == 13
     unclear = [name for name, said in scattered["masking"]["checks"].items() if said != "pass"]
-    assert len(unclear) == 2 and f"unclear (`{unclear[0]}`" in words
+    assert unclear == ["loss_against_margin", "worst_case"] and f"unclear (`{unclear[0]}` and `{unclear[1]}`" in words
+    assert row("plain", "scaled")["masking"]["checks"]["black_box"] == "not run"
     one = row("one step, hard labels", "scaled")
     own = one["classification"]["accuracy"]["Clean-start FGSM"]
     assert f"its own attack leaves {own:.1f} of {one['clean']['accuracy']:.1f}" in words

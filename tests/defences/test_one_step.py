@@ -36,20 +36,20 @@ def test_it_is_one_step_of_the_radius_up_the_loss() -> None:
 
 
 def test_another_loss_may_be_climbed_than_the_one_trained_on() -> None:
-    # Logits (x, -x, 0) at x = -0.1, label 0. Hard labels: the slope of -x + log(e^x + e^-x + 1) is negative everywhere.
-    # Smoothing 0.9 gives 0.1, 0.45, 0.45: the slope of 0.35 x + log(...) is 0.35 + (e^x - e^-x) / (...) = 0.28.
+    # Logits (x, -x, 0) at x = 0.5, label 0. Hard labels: the slope of -x + log(e^x + e^-x + 1) is negative everywhere.
+    # Smoothing 0.6 gives 0.4, 0.3, 0.3: the slope of -0.1 x + log(...) is -0.1 + (e^x - e^-x) / (...) = 0.22.
     class Line(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return torch.cat([x, -x, torch.zeros_like(x)], dim=1)
 
-    batch = Batch(torch.tensor([[-0.1]]), torch.tensor([0]), torch.arange(1))
+    batch = Batch(torch.tensor([[0.5]]), torch.tensor([0]), torch.arange(1))
     reached = []
     for climbed in (None, CrossEntropy()):
         attack = Watched(PGD(Ball(0.25, bounds=(-2.0, 2.0)), steps=1, step_size=0.25, random_start=False))
-        terms = Madry(CrossEntropy(0.9), attack, climbed=climbed)(Line(), batch, seeded())
+        terms = Madry(CrossEntropy(0.6), attack, climbed=climbed)(Line(), batch, seeded())
         reached.append(round(attack.moved[0].item(), 6))
-        torch.testing.assert_close(terms["adversarial"], CrossEntropy(0.9)(Line()(attack.moved[0]), batch.labels))
-    assert reached == [0.15, -0.35]
+        torch.testing.assert_close(terms["adversarial"], CrossEntropy(0.6)(Line()(attack.moved[0]), batch.labels))
+    assert reached == [0.75, 0.25]
 
 
 def test_from_a_clean_start_labels_leak_and_more_steps_show_that_nothing_was_gained() -> None:

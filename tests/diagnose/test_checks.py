@@ -62,11 +62,6 @@ def test_what_was_not_searched_is_not_passed() -> None:
     assert checks.black_box(survived(50), {}).verdict == "not run"
 
 
-def test_of_few_images_nothing_is_said() -> None:
-    few = torch.tensor([True, True])
-    assert checks.gradient_free(few, {"a": ~few}).verdict == "unclear"
-
-
 def test_restarts_by_hand() -> None:
     # 60, 50 and 58 of 100; images 0-49 withstand all: the mean is 56, the gap 6.
     verdict = checks.restarts(torch.stack([survived(60), survived(50), survived(58)]))
@@ -91,6 +86,12 @@ def test_a_climb_that_gains_nothing_ends_nowhere() -> None:
     level = torch.tensor([1.0, 2.0])[:, None, None].expand(2, 5, 12)
     verdict = checks.loss_curves(level)
     assert verdict.verdict == "fail" and verdict.numbers["spread"] == checks.INFINITE
+    assert verdict.said == "climbs from 2 random starts gain nothing on 100.0 percent of the images"
+    # Nine of twelve images are level; on three both starts gain 1 and end together.
+    rising = torch.linspace(0.0, 1.0, 5)[None, :, None].expand(2, 5, 3)
+    verdict = checks.loss_curves(torch.cat([level[:, :, :9], rising], dim=2))
+    assert verdict.said == "climbs from 2 random starts gain nothing on 75.0 percent of the images"
+    assert checks.loss_curves(rising.expand(2, 5, 3)).said == "2 random starts end 0 of a climb's gain apart"
 
 
 def test_the_radius_sweep_must_fall_to_chance() -> None:

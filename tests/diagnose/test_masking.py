@@ -68,6 +68,12 @@ def test_an_honest_model_fails_no_check() -> None:
     assert all(one.curve is not None for name, one in found.items() if name not in ("randomness", "black_box"))
 
 
+def test_an_examination_of_three_images_judges_nothing() -> None:
+    for model in (Prototypes(), Prototypes(levels=2), Prototypes(sigma=0.1)):
+        found = by_name(classifier_subject(model, images(3), 4))
+        assert {verdict.verdict for verdict in found.values()} <= {"unclear", "not run"}
+
+
 def test_without_another_model_transfer_is_said_not_to_have_been_run_and_changes_nothing() -> None:
     found = by_name(subject(Prototypes()))
     verdict = found.pop("black_box")

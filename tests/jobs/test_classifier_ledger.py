@@ -85,6 +85,13 @@ def test_the_radius_of_a_block_is_that_of_its_own_records() -> None:
     assert "local_search" not in classification(found, local, None), "at another radius than the other attacks"
 
 
+def test_radius_0_attacks_nothing_and_is_no_row() -> None:
+    still = attacked("PGD-20", "classification", 99.0, radius=0.0)
+    assert classification([still], [], None) == {}
+    moved = attacked("PGD-20", "classification", 60.0, radius=0.1)
+    assert classification([still, moved], [], None)["accuracy"] == {"PGD-20": 60.0}
+
+
 def test_groups_of_a_larger_batch_are_part_of_a_row_s_name() -> None:
     fast = {"sampler": {"batch": 240}, "defence": {"group": 60}}
     assert batch_name(fast) == ["batch240", "group60"]

@@ -9,7 +9,7 @@ import torch
 from commands import Command
 from robustmetric import records
 from robustmetric.errors import InputError
-from robustmetric.jobs.compare import compare
+from robustmetric.jobs.compare import compare, masked
 from robustmetric.jobs.ers import Store
 from robustmetric.metrics.robustness import SUB_SCORES, ers, ers_per_query
 from robustmetric.records import Record
@@ -154,6 +154,36 @@ def test_the_command_shows_a_line_per_score(tmp_path: Path, command: Command) ->
     lines = [json.loads(line) for line in command("compare", "one", "other", "--json").out.splitlines()]
     assert [(line["name"], line["is_clear"]) for line in lines] == [("R@1", True), ("mAP", False)]
     assert "does not exist" in command("compare", "one", "gone").error
+
+
+def judge(folder: Path, word: str, weights: str = "w", radius: float = 0.1, images: int = 200) -> None:
+    """A verdict on masking among the records of a run."""
+    checks = {"steps": "fail", "restarts": "pass", "hard_label": "fail"} if word == "masked" else {"steps": "pass"}
+    settings = {"suite": "masking", "radius": radius, "weights": weights, "images": images}
+    notes = {"verdict": word, "checks": checks}
+    records.append(folder / "results.jsonl", Record("masking", "verdict", {}, settings, count=images, context=notes))
+
+
+def test_a_masked_run_is_told_under_the_table(tmp_path: Path, command: Command) -> None:
+    for name, value, weights in (("one", 0.0, "w"), ("other", 50.0, "v")):
+        write(tmp_path / name, {"R@1": [value] * 4}, weights=weights)
+        write(tmp_path / name, {"ES:R": [value] * 4}, name="ES", radius=0.1, weights=weights)
+    judge(tmp_path / "one", "honest")
+    judge(tmp_path / "other", "masked", "v")
+    judge(tmp_path / "other", "honest", "v", images=5)
+    shown = command("compare", "one", "other").out.splitlines()
+    assert shown[-2].endswith("better") and shown[-1] == "⚑ other is masked: fails steps, hard_label"
+    assert len(shown) == 5, "an honest run needs no line"
+    judge(tmp_path / "one", "masked", radius=0.2, images=300)
+    assert masked(tmp_path / "one") == [], "at another radius than the attacks"
+
+
+def test_a_verdict_on_older_weights_than_those_compared_is_not_told(tmp_path: Path) -> None:
+    write(tmp_path / "one", {"R@1": [0.0] * 4}, weights="old")
+    judge(tmp_path / "one", "masked", "old")
+    assert masked(tmp_path / "one") == [f"⚑ {tmp_path / 'one'} is masked at radius 0.1: fails steps, hard_label"]
+    write(tmp_path / "one", {"R@1": [50.0] * 4}, weights="new")
+    assert masked(tmp_path / "one") == []
 
 
 def test_an_attack_without_a_bound_is_compared_at_no_radius(tmp_path: Path) -> None:

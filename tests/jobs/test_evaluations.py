@@ -11,6 +11,7 @@ import pytest
 from robustmetric import recipe, records
 from robustmetric.errors import InputError
 from robustmetric.jobs.cost import cost
+from robustmetric.jobs.evaluations import commands, gather
 from robustmetric.jobs.ledger import read_row, write_rows
 from robustmetric.records import Record
 from robustmetric.report.classification import classification_tables, name_of
@@ -31,10 +32,10 @@ def attacked(suite: str, name: str, value: float, count: int = 1000, kind: str =
     return Record(kind, name, {"accuracy": value}, described, {"accuracy": (value - 1, value + 1)}, count, 10.0)
 
 
-def verdict(word: str, radius: float = 8 / 255, **more: Any) -> Record:
+def verdict(word: str, radius: float = 8 / 255, images: int = 200, **more: Any) -> Record:
     settings = {**SHARED, "norm": "linf", "radius": radius, "suite": "masking", "queries": 10000, **more}
     notes = {"verdict": word, "checks": {"steps": "fail" if word == "masked" else "pass"}}
-    return Record("masking", "verdict", {}, settings, {}, 200, 100.0, 0, notes)
+    return Record("masking", "verdict", {}, settings, {}, images, 100.0, 0, notes)
 
 
 USUAL = (
@@ -194,6 +195,26 @@ def test_the_masking_verdict_is_that_at_the_published_radius_and_its_suite_was_t
     assert row["command"].endswith(" && robustmetric evaluate runs/run masking") and faults(row) == []
     assert row["wall_seconds"]["evaluate"] == 1 + 10 + 100, "the worst case is of attacks that were counted"
     assert "masking" not in read_row(run(tmp_path / "other", *USUAL, verdict("masked", 16 / 255)))
+
+
+def test_a_rerun_on_few_images_or_at_less_effort_leaves_a_row_masked(tmp_path: Path) -> None:
+    found = [verdict("masked"), verdict("honest", images=5, queries=5), verdict("honest", attack="less")]
+    block = read_row(run(tmp_path / "run", *USUAL, *found))["masking"]
+    assert (block["verdict"], block["images"]) == ("masked", 200)
+
+
+def test_without_a_published_radius_the_verdict_is_that_at_the_radius_of_the_attacks() -> None:
+    attacks = [clean("classification"), attacked("classification", "PGD-20", 60.0, radius=0.1)]
+    masked, tiny = verdict("masked", 0.1), verdict("honest", 0.001, images=300)
+    assert gather([*attacks, masked, tiny], "ab" * 32, None).masked == masked
+    assert gather([*attacks, tiny], "ab" * 32, None).masked == tiny, "its radius is in the block"
+
+
+def test_a_command_keeps_the_radius_of_a_suite_that_climbs_on_another_run() -> None:
+    asked = "robustmetric evaluate runs/run transfer --radius 0.1 --queries 100 --surrogate runs/plain"
+    moved = transferred("plain", 100, radius=0.1)
+    assert commands({"name": "run"}, clean("transfer", 100), moved) == asked
+    assert "--radius" not in commands({"name": "run"}, clean("transfer", 100), transferred("plain", 100))
 
 
 def test_the_command_names_the_run_that_masking_climbed_on_where_the_command_line_did(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def test_auto_rank_of_retrieval_is_below_every_attack_and_scored_on_bytes(digits
         (
             Misclassify("margin"),
             False,
-            "the model is an encoder, and 'x' attacks classifiers; use a suite such as ers224",
+            "'x' attacks classifiers.* if it gives logits, set model.classes = K.* a suite such as ers224",
         ),
         (Transfer(EmbeddingShift(), "runs/x"), True, "the model is a classifier"),
     ],

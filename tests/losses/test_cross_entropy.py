@@ -51,10 +51,21 @@ def test_half_precision_logits_are_taken_in_full() -> None:
     torch.testing.assert_close(value, CrossEntropy(0.5)(logits.float(), torch.arange(4)))
 
 
+@pytest.mark.parametrize(("classes", "limit"), [(2, 1 / 2), (10, 9 / 10), (100, 99 / 100)])
+def test_smoothing_ends_where_the_label_is_wanted_no_more_than_another(classes: int, limit: float) -> None:
+    # 1 - d = d / (K - 1) at d = (K - 1) / K.
+    row = smoothed_labels(torch.tensor([0]), classes, limit - 0.001)[0]
+    assert row[0] > row[1]
+    with pytest.raises(InputError, match=f"of {classes} classes"):
+        smoothed_labels(torch.tensor([0]), classes, limit)
+
+
 def test_what_does_not_fit_is_refused() -> None:
     for smoothing in (-0.1, 1.0, math.nan):
         with pytest.raises(InputError, match="smoothing"):
             CrossEntropy(smoothing)
+    with pytest.raises(InputError, match=r"smoothing 0\.95 of 10 classes wants .* expected below 0\.9$"):
+        CrossEntropy(0.95)(torch.zeros(2, 10), torch.tensor([0, 3]))
     with pytest.raises(InputError, match="labels 0 to 3 do not fit 3 logits"):
         CrossEntropy()(torch.zeros(2, 3), torch.tensor([0, 3]))
     with pytest.raises(InputError, match="2 classes or more"):

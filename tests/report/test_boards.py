@@ -175,13 +175,29 @@ def test_of_classifiers_the_worst_case_counts_and_attacks_in_turn_have_no_column
     (board,) = boards({**one, "id": "cifar10-small_resnet-scattering-scaled-seed0", "model": "small_resnet"})
     assert [c.title for c in board.columns] == ["clean", "strongest", "PGD-20", "AutoAttack", "worst case"]
     assert not board.is_provisional
-    weaker = {**block, "accuracy": {"PGD-20": 70.0}}
+    weaker = {**block, "accuracy": {"PGD-20": 70.0, "Square": 61.0}}
     (cut,) = boards(one, {**one, "id": "cifar10-small_resnet-madry-scaled-seed0", "classification": weaker})
     assert cut.is_provisional and "Not on record for some of them: AutoAttack" in cut.says
+    assert [entry.cells[cut.headline].below for entry in cut.entries] == ["a part of AutoAttack", "worst case"]
+    assert column(cut, "strongest") == ["61.0", "36.1"], "what stood against its parts was attacked by them all"
+    untold = {**block, "accuracy": {"PGD-20": 70.0}, "in_turn": []}
+    (board_without,) = boards({**one, "classification": untold})
+    assert board_without.entries[0].cells[1].below == "PGD-20, without AutoAttack"
     told = {**one, "data_note": "a JPEG copy"}
     titles = [chapter.title for chapter in chapters([(told, False), (one, False)]) if chapter.boards]
     assert titles == ["CIFAR-10", "CIFAR-10 (a JPEG copy)"]
     assert column(board, "strongest") == ["36.1"] and board.entries[0].cells[board.headline].below == "worst case"
+
+
+@pytest.mark.parametrize(
+    ("batch", "protocol", "is_said"), [(240, "scaled", True), (240, "scaled_0.4", False), (80, "scaled", False)]
+)
+def test_of_classifiers_a_rate_for_smaller_batches_is_told(batch: int, protocol: str, is_said: bool) -> None:
+    block = {"norm": "linf", "radius": 8 / 255, "accuracy": {"AutoAttack": 36.6}}
+    one = row("madry", 0.0, protocol=protocol, data="cifar10", clean={"accuracy": 90.0}, classification=block)
+    (board,) = boards({**one, "id": f"cifar10-resnet18-madry-eta7-batch{batch}-{protocol}-seed0"})
+    # 0.1 is for batches of 60: for 240 it wants 0.4.
+    assert (f"Rows of batch{batch} had the rate 0.1, which is for smaller batches" in board.says) is is_said
 
 
 def proof(name: str, *errors: float) -> dict[str, Any]:

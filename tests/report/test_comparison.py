@@ -32,6 +32,8 @@ def test_a_classifier_that_was_not_attacked_is_still_in_a_table(tmp_path: Path) 
         "| defence | seed | clean | **AutoAttack** | **worst case** | images |",
         "| --- | --: | --: | --: | --: | --: |",
         f"| `plain` | 0 | 95.0 | {DASH} | {DASH} | 1000 |",
+        "",
+        "Percent right.",
     ]
 
 
@@ -84,3 +86,11 @@ def test_the_name_of_data_alone_has_what_is_published_and_why_it_is_not_measured
 def test_weights_that_are_not_at_hand_are_told_as_such() -> None:
     assert why_not("cub/act") == "no weights" and why_not("cub/mobilenet_v2-act") == ""
     assert why_not("sop/act") == "no data" == why_not("sop/mobilenet_v2-act")
+
+
+def test_the_name_of_data_without_published_tables_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = command("ledger", "--table", "cifar10")
+    assert said.code == 2 and "nothing is published of cifar10 in tables of ours" in said.err

@@ -52,6 +52,12 @@ def test_the_numbers_are_those_of_the_rows(text: str) -> None:
     ]  # fmt: skip
 
 
+def test_how_to_measure_again_names_the_run_where_no_copy_of_its_weights_is_kept(text: str) -> None:
+    kept = "cub-mobilenet_v2-act-eta8-short-seed0"
+    assert f"robustmetric verify results/cub/{kept}.json<" in text, "its weights are in zoo/"
+    assert "-batch240-scaled-seed0.json --model runs/cifar10-madry<" in text
+
+
 def test_the_page_needs_nothing_from_outside_and_runs_its_own_script_alone(text: str) -> None:
     page = Page(text)
     outside = [

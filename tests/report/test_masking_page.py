@@ -8,7 +8,7 @@ from sample_runs import CONTEXT, MakeRun, clean, shift
 
 from robustmetric.records import Record
 from robustmetric.report.masking import TITLES, checked, flags
-from robustmetric.report.masking_flag import MARK, faults, masking_block, masking_record, note
+from robustmetric.report.masking_flag import MARK, attacked_at, faults, flag, masking_block, masking_record, note
 from robustmetric.report.page import write_page
 from robustmetric.report.runs import read_runs
 
@@ -23,9 +23,17 @@ def check(name: str, word: str, curve: dict[str, Any] | None = None, **settings:
     return Record("masking", name, {"beaten": 20.0}, {**SETTINGS, **settings}, {}, 200, 1.0, 0, {**CONTEXT, **notes})
 
 
-def last(word: str, checks: dict[str, str], **settings: Any) -> Record:
-    notes = {"verdict": word, "checks": checks}
-    return Record("masking", "verdict", {"fail": 1.0}, {**SETTINGS, **settings}, {}, 200, 2.0, 0, {**CONTEXT, **notes})
+def last(word: str, checks: dict[str, str], images: int = 200, **settings: Any) -> Record:
+    notes = {**CONTEXT, "verdict": word, "checks": checks}
+    return Record("masking", "verdict", {"fail": 1.0}, {**SETTINGS, **settings}, {}, images, 2.0, 0, notes)
+
+
+def honest(images: int = 200, **settings: Any) -> Record:
+    return last("honest", {"steps": "pass"}, images, **settings)
+
+
+def failing(images: int = 200, **settings: Any) -> Record:
+    return last("masked", {"steps": "fail"}, images, **settings)
 
 
 MASKED = (
@@ -53,10 +61,10 @@ def test_checks_of_other_settings_are_not_mixed(make_run: MakeRun) -> None:
 
 
 def test_the_page_flags_a_masked_run_beside_its_numbers_and_no_other(make_run: MakeRun, tmp_path: Path) -> None:
-    honest = (check("steps", "pass", LINES), last("honest", {"steps": "pass"}))
+    passed = (check("steps", "pass", LINES), honest())
     paths = [
-        make_run("fs", clean(90.0), shift(60.0, 0.1), *MASKED),
-        make_run("at", clean(85.0), shift(45.0, 0.1), *honest),
+        make_run("fs", clean(90.0), shift(60.0, 8 / 255), *MASKED),
+        make_run("at", clean(85.0), shift(45.0, 8 / 255), *passed),
     ]
     assert flags(read_runs(paths)) == {"fs": "masked: fails gradient_free"}
     text = write_page(paths, tmp_path / "report").read_text()
@@ -82,6 +90,49 @@ def test_a_row_has_the_newest_verdict_on_its_weights() -> None:
     assert masking_record([MASKED[-1]], "ffff" + "0" * 60) is None
     assert masking_record([older, last("masked", {"steps": "fail"}, radius=16 / 255)], radius=8 / 255) == older
     assert masking_block([clean(90.0)]) is None
+
+
+def test_a_rerun_at_another_radius_than_the_attacks_takes_no_flag_away(make_run: MakeRun) -> None:
+    attack, found = shift(60.0, 0.1), [failing(radius=0.1), honest(300, radius=0.001)]
+    assert masking_record(found, attacked=[0.1]) == found[0]
+    block = masking_block([attack, *found])
+    assert block is not None and (block["verdict"], block["radius"]) == ("masked", 0.1)
+    assert flags(read_runs([make_run("fs", attack, *found)])) == {"fs": "masked: fails steps"}
+    # Nor is one put on by it.
+    assert flag([attack, honest(radius=0.1), failing(300, radius=0.5)]) == ""
+
+
+def test_a_verdict_at_a_radius_that_no_attack_was_at_tells_it() -> None:
+    assert flag([shift(60.0, 0.1), failing(radius=0.05)]) == "masked at radius 0.05: fails steps"
+    assert flag([failing()]) == "masked at radius 8/255: fails steps", "of no attack"
+    # A masked one stands among those of as many images, whatever came after it.
+    assert flag([shift(60.0, 0.1), failing(), honest(radius=0.001)]) == "masked at radius 8/255: fails steps"
+
+
+def test_the_verdict_on_most_images_counts() -> None:
+    assert masking_record([failing(), honest(5, queries=5)]) == failing()
+    assert masking_record([honest(), failing(5, queries=5)]) == honest()
+    assert masking_record([failing(100), honest(200)]) == honest(200)
+
+
+def test_of_as_many_images_a_masked_verdict_counts_and_else_the_newest() -> None:
+    assert masking_record([failing(), honest(queries=300)]) == failing()
+    assert masking_record([honest(queries=300), failing()]) == failing()
+    doubt = last("unclear", {"steps": "unclear"})
+    assert masking_record([doubt, honest()]) == honest() and masking_record([honest(), doubt]) == doubt
+
+
+def test_a_flag_is_of_the_newest_weights() -> None:
+    again = clean(91.0, weights="ffff")
+    assert flag([failing(), again]) == "" and masking_block([failing(), again]) is None
+    assert flag([failing(), again, honest(5, weights="ffff")]) == ""
+    assert flag([failing(), again], "abcd") == "masked at radius 8/255: fails steps"
+    assert flag([honest(weights="ffff"), failing()]) == "masked at radius 8/255: fails steps"
+
+
+def test_the_radii_of_attacks_are_of_those_that_kept_to_one() -> None:
+    loose = shift(10.0, 0.3, clipped=False)
+    assert attacked_at([clean(90.0), shift(60.0, 0.1), shift(50.0, 0.2), loose, failing()]) == {0.1, 0.2}
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,8 @@ def test_the_page_says_how_it_was_made(make_run: MakeRun, tmp_path: Path):
     ):
         assert fact in shown.text
     assert "percentile rank the attacker can reach for a chosen image" in shown.text
+    assert "nearest embeddings" in shown.text and "what is left of the search." in shown.text
+    assert "named rightly" not in shown.text
 
 
 def test_three_seeds_are_no_single_run(make_run: MakeRun, tmp_path: Path):

@@ -8,7 +8,7 @@ from commands import Command
 from robustmetric.report.comparison import comparison
 from robustmetric.report.ledger import faults
 from robustmetric.report.scores import DASH
-from robustmetric.report.smoothing import smoothing_tables
+from robustmetric.report.smoothing import smoothing_figure, smoothing_tables
 
 
 def row(
@@ -123,6 +123,13 @@ def test_one_command_prints_the_tables_and_another_draws_the_figure(tmp_path: Pa
     assert command("ledger", "--figure", folder, "-o", tmp_path / "again").code == 0
     again = (tmp_path / "again" / "smoothing-cifar10.svg").read_text()
     assert again == drawn, "the same rows make the same bytes"
+
+
+def test_single_points_of_two_attacks_can_be_told_apart() -> None:
+    figure = smoothing_figure([*SWEPT[:1], row("madry", "0_5", 46.0, 41.0)])
+    assert figure is not None
+    by_label = {line.get_label(): line for axes in figure.axes for line in axes.lines}
+    assert by_label["FS, PGD-100"].get_markerfacecolor() == "none" != by_label["FS, AutoAttack"].get_markerfacecolor()
 
 
 def test_one_smoothing_alone_makes_no_figure(tmp_path: Path, command: Command) -> None:

@@ -52,6 +52,17 @@ def test_attacks_of_another_strength_are_another_column(make_run: MakeRun):
     assert table.best(table.columns[0]) is None
 
 
+def test_the_runs_of_a_repeated_attack_are_part_of_its_strength(make_run: MakeRun):
+    repeated = make_run("a", shift(50.0, 0.1, steps=20, restarts=1, repeats=5))
+    assert full(read_runs([repeated]))[0].engine == "20 steps, 1 restart, 5 runs"
+    assert "repeats" not in full(read_runs([repeated]))[0].settings
+    (table,) = summaries(read_runs([repeated, make_run("b", shift(60.0, 0.1, steps=20, restarts=1))]))
+    assert [table.quantity(c) for c in table.columns] == [
+        "ES:R (20 steps, 1 restart)",
+        "ES:R (20 steps, 1 restart, 5 runs)",
+    ]
+
+
 def test_two_attacks_that_report_one_score_are_two_columns(make_run: MakeRun):
     def joint(name: str, value: float) -> Record:
         return Record("attack", name, {"R@1": value}, {"suite": "demo", "radius": 0.1})

@@ -50,8 +50,8 @@ def test_the_verdict_is_on_the_worst_case_and_not_on_the_kindest_attack(make_run
     runs = read_runs([make_run("madry", *MADRY), make_run("scattering", *SCATTERED)])
     (said,) = verdict(summaries(runs)[0], runs)
     assert said == (
-        "At radius 8/255, under the worst of 1 attacks for each image, the accuracy of madry falls from 87.1 to 43.5; "
-        "scattering keeps 36.0 of its 90.0."
+        "At radius 8/255, under the worst of 1 attacks for each image, on 1000 images, the accuracy of madry "
+        "falls from 87.1 to 43.5; scattering keeps 36.0 of its 90.0."
     )
 
 
@@ -60,7 +60,7 @@ def test_single_attacks_on_a_classifier_prove_nothing(make_run: MakeRun) -> None
     (said,) = verdict(summaries(runs)[0], runs)
     assert said == (
         "No worst case over several attacks was measured here, so nothing is said about robustness. "
-        "Clean accuracy: scattering 90.0."
+        "Clean accuracy, on 1000 images: scattering 90.0."
     )
 
 
@@ -73,6 +73,10 @@ def test_the_page_marks_the_worst_case(
     paths = [make_run("madry", *MADRY), *([make_run("encoder", *others)] if others else [])]
     page = write_page(paths, tmp_path / "page").read_text()
     assert f"How easily can this {subject} be fooled?" in page
+    assert "that are named rightly" in page
+    assert ("nearest embeddings" in page) == (subject == "model")
+    left = "accuracy" if subject == "classifier" else "search and of the accuracy"
+    assert f"The numbers say what is left of the {left}." in page
     assert page.count('<td class="worst">') == 2 * len(paths) and "43.5" in page
 
 
@@ -96,6 +100,9 @@ def test_the_table_of_classifiers_by_hand() -> None:
         "| defence | seed | clean | PGD-20 | **AutoAttack** | **worst case** | images |",
         "| --- | --: | --: | --: | --: | --: | --: |",
         "| `scattering` | 0 | 90.0 | 70.5 (70.7, 0.3) | **36.6** | **36.0** | 1000 |",
+        "",
+        "Percent right; in brackets the lowest run of several, and how far runs lie apart "
+        "(each image's worst stands before).",
     ]
 
 

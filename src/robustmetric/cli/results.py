@@ -121,6 +121,7 @@ def compare(
     from dataclasses import asdict
 
     from robustmetric.jobs.compare import compare as job
+    from robustmetric.jobs.compare import masked
 
     found = job(first, second)
     if as_json:
@@ -134,6 +135,8 @@ def compare(
         low, high = one.interval
         shown = f"{one.title:<{width}}{one.first:>9.4g}{one.second:>9.4g}{one.second - one.first:>+12.4g}"
         typer.echo(f"{shown}   {low:+.4g} to {high:+.4g}   {one.verdict}".rstrip())
+    for line in masked(first, second):
+        typer.echo(line)
 
 
 @app.command()

@@ -108,24 +108,27 @@ def loss_curves(values: Float[Tensor, "starts steps images"]) -> Verdict:
     }
     means = values.mean(dim=2)
     drawn = {f"start {i + 1}": (_count(line, first=0), line.tolist()) for i, line in enumerate(means)}
-    said = f"{len(values)} random starts end {numbers['spread']:.2g} of a climb's gain apart"
+    said = f"{len(values)} random starts end {typical:.2g} of a climb's gain apart"
+    if typical >= INFINITE:
+        said = f"climbs from {len(values)} random starts gain nothing on {_percent(spread >= INFINITE):.1f} percent"
+        said += " of the images"
     word = _enough(thresholds.SPREAD.judge(typical), values.shape[2])
     return Verdict("loss_curves", word, numbers, said, Curve("step", "mean margin", drawn))
 
 
-def radius_sweep(radii: Sequence[float], scores: Sequence[float], chance: float) -> Verdict:
+def radius_sweep(radii: Sequence[float], scores: Sequence[float], chance: float, images: int | None = None) -> Verdict:
     """As the radius grows the score must fall, and end no better than chance."""
     _paired(radii, scores)
     left = scores[-1] - chance
     rise = max(max(0.0, later - early) for i, early in enumerate(scores) for later in scores[i:])
     numbers = {"at the largest radius": scores[-1], "chance": chance, "largest rise": rise}
     said = f"{scores[-1]:.1f} percent right at radius {radii[-1]:.3g}; chance is {chance:.1f}"
-    word = _worse(thresholds.CHANCE.judge(left), thresholds.RISE.judge(rise))
+    word = _enough(_worse(thresholds.CHANCE.judge(left), thresholds.RISE.judge(rise)), images)
     lines = {"under attack": (list(radii), list(scores)), "chance": ([0.0, radii[-1]], [chance, chance])}
     return Verdict("radius_sweep", word, numbers, said, Curve("radius", "right, percent", lines))
 
 
-def steps(counts: Sequence[int], scores: Sequence[float], usual: int) -> Verdict:
+def steps(counts: Sequence[int], scores: Sequence[float], usual: int, images: int | None = None) -> Verdict:
     """More steps must stop helping: after a tenth of the most, and no fewer than the usual ones, little more is won.
 
     `scores` count an image as lost when any step so far fooled the model.
@@ -137,7 +140,7 @@ def steps(counts: Sequence[int], scores: Sequence[float], usual: int) -> Verdict
     said = f"{scores[tenth]:.1f} percent right after {counts[tenth]} steps, {scores[-1]:.1f} after {counts[-1]}"
     lines = {"under attack": ([float(count) for count in counts], list(scores))}
     curve = Curve("steps", "right, percent", lines, is_logarithmic=True)
-    return Verdict("steps", thresholds.LATE.judge(late), numbers, said, curve)
+    return Verdict("steps", _enough(thresholds.LATE.judge(late), images), numbers, said, curve)
 
 
 def zero_gradients(gradients: Float[Tensor, "images *shape"], stands: Survived) -> Verdict:
@@ -175,7 +178,7 @@ def loss_against_margin(usual: str, by_loss: Mapping[str, Survived]) -> Verdict:
     return Verdict("loss_against_margin", word, {**scores, "all": _percent(worst), "gap": gap}, said, curve)
 
 
-def step_size(sizes: Sequence[float], scores: Sequence[float], usual: int) -> Verdict:
+def step_size(sizes: Sequence[float], scores: Sequence[float], usual: int, images: int | None = None) -> Verdict:
     """The attack must not hang on its step size; `usual` is the place of the one used elsewhere."""
     _paired(sizes, scores)
     gap = scores[usual] - min(scores)
@@ -183,7 +186,7 @@ def step_size(sizes: Sequence[float], scores: Sequence[float], usual: int) -> Ve
     numbers = {"usual": scores[usual], "best": min(scores), "best size": best, "gap": gap}
     said = f"{scores[usual]:.1f} percent right at the usual step size, {min(scores):.1f} at {best:.3g}"
     curve = Curve("step size", "right, percent", {"under attack": (list(sizes), list(scores))}, is_logarithmic=True)
-    return Verdict("step_size", thresholds.STEP_SIZES.judge(gap), numbers, said, curve)
+    return Verdict("step_size", _enough(thresholds.STEP_SIZES.judge(gap), images), numbers, said, curve)
 
 
 def binarisation(found: Survived, by_chance: Survived) -> Verdict:
@@ -207,6 +210,7 @@ def randomness(
     apart: float,
     single: Float[Tensor, " images"] | None = None,
     averaged: Float[Tensor, "climbs images"] | None = None,
+    images: int | None = None,
 ) -> Verdict:
     """A model that answers one input in several ways must be attacked through the mean of its answers.
 
@@ -216,7 +220,8 @@ def randomness(
     whatever they climb.
     """
     if apart <= thresholds.STRANGE:
-        return Verdict("randomness", "pass", {"apart": apart}, "the model answers the same input in the same way")
+        said = "the model answers the same input in the same way"
+        return Verdict("randomness", _enough("pass", images), {"apart": apart}, said)
     if single is None or averaged is None:
         return Verdict("randomness", "unclear", {"apart": apart}, "the model is randomised; its mean was not attacked")
     scores = {"single draws": 100 * float(single.mean()), "mean of draws": 100 * float(averaged.mean(dim=1).min())}
@@ -256,9 +261,9 @@ def _not_beaten(name: str, by: str, white: Survived, others: Mapping[str, Surviv
     return Verdict(name, word, {**numbers, "beaten": beaten}, said, _bars(numbers))
 
 
-def _enough(word: Word, images: int) -> Word:
-    """Of a handful of images nothing is said."""
-    return word if images >= thresholds.FEWEST else "unclear"
+def _enough(word: Word, images: int | None) -> Word:
+    """Of a handful of images nothing is said; None where the caller does not say of how many."""
+    return word if images is None or images >= thresholds.FEWEST else "unclear"
 
 
 def _worse(first: Word, second: Word) -> Word:

@@ -96,8 +96,9 @@ def _ended(name: str, check: Check, this: Examination, left: Left, done: Mapping
 
 def _randomness(distance: float, this: Examination, left: Left) -> tuple[Verdict, Left]:
     if distance <= STRANGE:
-        return checks.randomness(distance), {}
-    return checks.randomness(distance, *_through_the_mean(replace(this, votes=this.effort.votes))), {}
+        return checks.randomness(distance, images=len(this.subject.batch)), {}
+    found = _through_the_mean(replace(this, votes=this.effort.votes))
+    return checks.randomness(distance, *found, images=len(this.subject.batch)), {}
 
 
 def _zero_gradients(this: Examination, left: Left) -> tuple[Verdict, Left]:
@@ -118,7 +119,8 @@ def _step_size(this: Examination, left: Left) -> tuple[Verdict, Left]:
     sizes = list(this.effort.sizes)
     found = {size: this.survived(this.subject.loss, this.usual(size=size)) for size in sizes}
     scores = [_percent(found[size]) for size in sizes]
-    verdict = checks.step_size([size * this.engine.step_size for size in sizes], scores, usual=sizes.index(1.0))
+    taken, usual = [size * this.engine.step_size for size in sizes], sizes.index(1.0)
+    verdict = checks.step_size(taken, scores, usual=usual, images=len(this.subject.batch))
     return verdict, {"step sizes": _worst(found)}
 
 
@@ -128,7 +130,7 @@ def _loss_against_margin(this: Examination, left: Left) -> tuple[Verdict, Left]:
 
 
 def _radius_sweep(this: Examination, left: Left) -> tuple[Verdict, Left]:
-    return checks.radius_sweep(*_radii(this), chance=this.subject.chance), {}
+    return checks.radius_sweep(*_radii(this), chance=this.subject.chance, images=len(this.subject.batch)), {}
 
 
 def _steps(this: Examination, left: Left) -> tuple[Verdict, Left]:
@@ -136,7 +138,8 @@ def _steps(this: Examination, left: Left) -> tuple[Verdict, Left]:
     right = this.recorded(this.usual(counts[-1])).is_right
     # Row k is the image after k steps; lost once is lost.
     still = right.int().cummin(dim=0).values.bool()
-    verdict = checks.steps(counts, [_percent(still[count]) for count in counts], usual=this.engine.steps)
+    scores = [_percent(still[count]) for count in counts]
+    verdict = checks.steps(counts, scores, usual=this.engine.steps, images=len(this.subject.batch))
     return verdict, {"steps": still[-1]}
 
 

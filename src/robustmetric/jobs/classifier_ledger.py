@@ -6,8 +6,8 @@ from typing import Any
 
 from robustmetric.jobs.worst_case import KIND, LOWEST, SPREAD, STANDING, WORST
 from robustmetric.records import Record
+from robustmetric.report.classification import PAPER_BATCH
 
-PAPER_BATCH = 60
 BLOCKS, LOCAL, TRANSFER = ("accuracy", LOWEST, SPREAD), "local_search", "transfer"
 FROM = " from "
 """Between a transferred attack and the run that it climbed on, in the name of a trial."""
@@ -119,7 +119,8 @@ def batch_name(spec: Mapping[str, Any]) -> list[str]:
 
 def _at(found: Iterable[Record], radius: float | None) -> list[Record]:
     """The attacked among these records at a radius; where none is given, at the first one found."""
-    attacked = [record for record in found if record.kind in ("attack", KIND) and "radius" in record.settings]
+    # At radius 0 nothing is attacked.
+    attacked = [record for record in found if record.kind in ("attack", KIND) and record.settings.get("radius")]
     if radius is None and attacked:
         radius = attacked[0].settings["radius"]
     return [r for r in attacked if radius is not None and math.isclose(r.settings["radius"], radius, rel_tol=1e-3)]

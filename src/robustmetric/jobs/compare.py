@@ -11,6 +11,7 @@ from robustmetric.errors import InputError
 from robustmetric.jobs.ers import PerQuery, Store, batch_weights
 from robustmetric.metrics.robustness import SUB_SCORES, bootstrap, ers_per_query
 from robustmetric.records import Record
+from robustmetric.report.masking_flag import MARK, flag
 from robustmetric.report.scores import describe, show_radius, title
 
 OWN = ("weights", "standing", "standing_rows", "measured")
@@ -75,6 +76,16 @@ def compare(first: Path, second: Path) -> list[Difference]:
         raise InputError(
             f"{first} and {second} lack scores per query, their folders `queries`; evaluate both again, elsewhere (-o)"
         )
+    return found
+
+
+def masked(*folders: Path) -> list[str]:
+    """A line for each run whose compared weights are masked: which checks fail."""
+    found: list[str] = []
+    for folder in folders:
+        weights = _evaluated(folder)[-1].settings.get("weights")
+        words = flag(records.latest(records.read(folder / "results.jsonl")), weights)
+        found += [f"{MARK} {folder} is {words}"] if words else []
     return found
 
 

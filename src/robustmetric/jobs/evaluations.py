@@ -9,10 +9,10 @@ from robustmetric.errors import InputError
 from robustmetric.jobs.assemble import title
 from robustmetric.jobs.classifier_ledger import LOCAL, TRANSFER, by_source, source_of
 from robustmetric.jobs.clustering_ledger import clustering_records, seconds
-from robustmetric.jobs.suites import load_suite
+from robustmetric.jobs.suites import asking_for_surrogate, load_suite
 from robustmetric.records import Record
 from robustmetric.report.masking_flag import KIND as MASKING
-from robustmetric.report.masking_flag import masking_record
+from robustmetric.report.masking_flag import attacked_at, masking_record
 from robustmetric.report.scores import show_radius
 
 KINDS = ("clean", "attack", "ers", "worst_case")
@@ -66,12 +66,13 @@ def gather(found: Sequence[Record], weights: str | None, radius: float | None) -
     for record in aside:
         if str(record.settings["suite"]).startswith(LOCAL):
             searched.setdefault((record.seed, record.count, record.settings.get("search")), []).append(record)
+    clustered = clustering_records(found, weights)
     return Evaluations(
         tested=tested,
-        clustered=clustering_records(found, weights),
+        clustered=clustered,
         local=_fullest(searched.values()),
         sources=by_source(aside, radius),
-        masked=masking_record(found, weights, radius),
+        masked=masking_record(found, weights, radius, attacked=attacked_at([*tested, *clustered])),
     )
 
 
@@ -134,8 +135,10 @@ def _place(facts: Mapping[str, Any]) -> str:
 def _radius(suite: str, own: Sequence[Record]) -> list[str]:
     """The radius that was asked for: the one at which the suite itself attacks nothing."""
     try:
-        usual = [trial.engine.ball.radius for trial in load_suite(suite).trials]
-    except InputError:  # its file is elsewhere, or its attacks climb on another run
+        # Which run is climbed on is no matter to the radius.
+        surrogate = "RUN" if asking_for_surrogate(suite) else None
+        usual = [trial.engine.ball.radius for trial in load_suite(suite, surrogate=surrogate).trials]
+    except InputError:  # its file is elsewhere
         return []
     found = {record.settings["radius"] for record in own if "radius" in record.settings}
     asked = [radius for radius in found if not any(math.isclose(radius, one, rel_tol=1e-3) for one in usual)]

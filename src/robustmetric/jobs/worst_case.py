@@ -84,10 +84,14 @@ def _fitted(attack: Attack, arena: Arena, trial: Trial, suite: str) -> Attack:
     if isinstance(attack, Transfer):
         return replace(attack, attack=_fitted(attack.attack, arena, trial, suite))
     if isinstance(attack, OnClasses) != arena.is_of_classes:
-        kinds = ("a classifier", "rankings") if arena.is_of_classes else ("an encoder", "classifiers")
-        other = "classification or autoattack" if arena.is_of_classes else "ers224 or auto_rank"
+        if arena.is_of_classes:
+            raise InputError(
+                f"the model is a classifier, and {trial.label!r} attacks rankings; use a suite such as classification "
+                "or autoattack"
+            )
         raise InputError(
-            f"the model is {kinds[0]}, and {trial.label!r} attacks {kinds[1]}; use a suite such as {other}"
+            f"{trial.label!r} attacks classifiers, and the model is taken for an encoder; if it gives logits, set "
+            "model.classes = K, their number; if not, use a suite such as ers224 or auto_rank"
         )
     if isinstance(attack, OnClasses) and isinstance(arena.model, Classifies):
         try:

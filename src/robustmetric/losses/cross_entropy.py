@@ -39,6 +39,12 @@ def smoothed_labels(labels: Labels, classes: int, smoothing: float) -> Float[Ten
     """(1 - d - d / (K - 1)) * onehot + d / (K - 1), which sums to 1."""
     if classes < 2:
         raise InputError(f"{classes} class leaves nothing to tell apart; expected logits of 2 classes or more")
+    # Of numbers that the host knows: no wait for the GPU.
+    if smoothing >= (classes - 1) / classes:
+        raise InputError(
+            f"smoothing {smoothing} of {classes} classes wants every other class at least as much as the label; "
+            f"expected below {(classes - 1) / classes:.3g}"
+        )
     # Training checks this once for all; on a GPU it would stop the host at every step of an attack.
     if not labels.is_cuda and len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         raise InputError(

@@ -20,7 +20,16 @@ from robustmetric.report.board import (
     published_cell,
 )
 from robustmetric.report.board_words import ADAPTIVE, cut_and_sought, not_met, training
-from robustmetric.report.classification import LAST, ORDER, name_of, on_all, where, without_classifiers
+from robustmetric.report.classification import (
+    LAST,
+    ORDER,
+    hastily_trained,
+    left_by,
+    name_of,
+    on_all,
+    where,
+    without_classifiers,
+)
 from robustmetric.report.comparison import title_of
 from robustmetric.report.data_names import data_title
 from robustmetric.report.ledger import ENSEMBLES, LARGE, PROTOCOLS, RADII, Row, not_measured
@@ -158,7 +167,8 @@ def classifiers(data: str, rows: Rows) -> list[Board]:
         ]
         title = f"Classifiers, {title_of(model)}, protocol {protocol}, at {at}"
         lacking = not_met(ways, "AutoAttack", "AutoAttack")
-        says = training(PROTOCOLS.get(data, LARGE)[protocol], lacking)
+        hasty = hastily_trained([row for seeds in ways.values() for row in seeds])
+        says = training(PROTOCOLS.get(data, LARGE)[protocol], f"{lacking}{hasty and f' {hasty}'}")
         made = make_board(title, says, columns, entries, headline=1, clean=0)
         boards.append(replace(made, is_provisional=bool(lacking)))
     return boards
@@ -246,7 +256,7 @@ def _classified_cells(rows: Sequence[Row], attacks: Sequence[str]) -> list[Cell]
     blocks = [on_all(row["classification"]) for row in rows]
     return [
         cell(row["clean"].get("accuracy") for row in rows),
-        lowest_cell([_lowest(block) for block in blocks]),
+        lowest_cell([_lowest(left_by(row["classification"])) for row in rows]),
         *(cell(block.get(name) for block in blocks) for name in attacks),
     ]
 

@@ -1,11 +1,12 @@
 """Rows of classifiers side by side, as Markdown: the authors' protocol, what every attack leaves, and transfer."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from robustmetric.report import masking_flag
 from robustmetric.report.data_names import with_note
-from robustmetric.report.ledger import Row
+from robustmetric.report.ledger import PROTOCOLS, Row
 from robustmetric.report.scores import DASH, show, show_radius
 
 ORDER = (
@@ -22,6 +23,8 @@ ORDER = (
 )
 """The attacks of the authors' protocol and of their critics, each on all images."""
 LAST = ("AutoAttack", "worst case")
+PAPER_BATCH, PAPER_RATE = 60, 0.1
+"""Of feature scattering: images of an update, and its rate."""
 LOWEST, SPREAD, LOCAL = "lowest run", "max - min", "local_search"
 
 
@@ -80,7 +83,12 @@ def _table(rows: Sequence[Row]) -> str:
         cells += [_bold(_cell(row, name)) for name in LAST]
         clean = show("accuracy", row["clean"].get("accuracy"))
         lines.append([*_first_cells(row), clean, *cells, str(row["queries"])])
-    return _markdown(head, lines)
+    return "\n\n".join(filter(None, [_markdown(head, lines), _caption(blocks), hastily_trained(rows)]))
+
+
+def _caption(blocks: Sequence[Mapping[str, Any]]) -> str:
+    brackets = "; in brackets the lowest run of several, and how far runs lie apart (each image's worst stands before)"
+    return f"Percent right{brackets if any(LOWEST in block for block in blocks) else ''}."
 
 
 def _transfer_table(rows: Sequence[Row]) -> str:
@@ -119,6 +127,36 @@ def _cell(row: Row, name: str) -> str:
 def on_all(block: Mapping[str, Any]) -> dict[str, float]:
     """Without attacks that met only what those before them left, whose numbers are those of AutoAttack so far."""
     return {name: value for name, value in block.get("accuracy", {}).items() if name not in block.get("in_turn", [])}
+
+
+def left_by(block: Mapping[str, Any]) -> dict[str, float]:
+    """What each attack on all images leaves; where AutoAttack is not among them, told so, and its parts count."""
+    found = on_all(block)
+    if LAST[0] in found:
+        return found
+    parts = [block["accuracy"][name] for name in block.get("in_turn", [])]
+    told = {f"{name}, without {LAST[0]}": value for name, value in found.items()}
+    return {**told, f"a part of {LAST[0]}": min(parts)} if parts else told
+
+
+def hastily_trained(rows: Iterable[Row]) -> str:
+    """What is to be said of rows whose rate is that of far smaller batches than theirs; empty where there is none."""
+    found = {}
+    for row in rows:
+        batch, known = batch_of(row), PROTOCOLS.get(str(row["data"]), {}).get(str(row["protocol"]))
+        if known is not None and batch is not None and 2 * known.rate * PAPER_BATCH < PAPER_RATE * batch:
+            found[f"batch{batch}"] = known.rate
+    return " ".join(
+        f"Rows of {name} had the rate {rate:g}, which is for smaller batches: they are trained too little, and not "
+        "what is published under their names."
+        for name, rate in found.items()
+    )
+
+
+def batch_of(row: Row) -> int | None:
+    """240 of `-batch240-` in its id; None where it has the paper's."""
+    found = re.search(r"-batch(\d+)(?=-|$)", str(row["id"]))
+    return int(found[1]) if found else None
 
 
 def _searched(row: Row, name: str) -> str:

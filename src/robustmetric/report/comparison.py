@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from robustmetric import recipe
+from robustmetric.errors import InputError
 from robustmetric.report import clustering_rows, masking_flag
 from robustmetric.report.classification import classification_tables, without_classifiers
 from robustmetric.report.data_names import with_note
@@ -50,6 +51,8 @@ def comparison(folder: Path) -> str:
         parts.append(f"### {data}, not measured\n\n{_table(missing, {}, '')}")
     parts += [text] if (text := clustering_rows.table(data, clustered)) else []
     parts += [*classification_tables(data, every), *smoothing_tables(data, every)]
+    if not parts:
+        raise InputError(f"nothing is published of {data} in tables of ours; expected a folder of rows: results/{data}")
     return "\n\n".join(parts)
 
 

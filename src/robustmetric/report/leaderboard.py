@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -148,11 +149,19 @@ def facts(row: Row, entry: Entry) -> list[tuple[str, str]]:
     ]
     if not entry.is_own:
         folder = "tabular" if "learner" in row else row["data"]
-        found.append(("measure it again", f"robustmetric verify results/{folder}/{row['id']}.json"))
+        found.append(("measure it again", f"robustmetric verify results/{folder}/{row['id']}.json{_weights(row)}"))
     if row.get("published"):
         told = row["published"]
         found.append(("published", str(told["source"]) if isinstance(told, dict) else str(told)))
     return found
+
+
+def _weights(row: Row) -> str:
+    """Where a row's weights are, for `verify`: in the run of its command, where a checkout has no copy of them."""
+    if "learner" in row or (recipe.shelf().parent / "zoo" / f"{row['id']}.safetensors").is_file():
+        return ""
+    made = re.search(r"--out (\S+)", str(row["command"]))
+    return f" --model {made[1] if made else 'RUN'}"
 
 
 def ten(row: Row) -> dict[str, list[str]]:

@@ -7,7 +7,7 @@ from typing import Any
 from markupsafe import Markup
 
 from robustmetric.records import Record
-from robustmetric.report.masking_flag import KIND, LAST, MARK, NOT_RUN, failed, masking_block
+from robustmetric.report.masking_flag import KIND, LAST, MARK, NOT_RUN, flag
 from robustmetric.report.plots import COLOURS, colour, new_axes, to_svg
 from robustmetric.report.runs import Run
 from robustmetric.report.scores import show_radius
@@ -77,12 +77,8 @@ def checked(runs: Sequence[Run]) -> list[Checked]:
 
 def flags(runs: Sequence[Run]) -> dict[str, str]:
     """By label, for the runs that failed a check: the flag that stands beside their numbers, in words."""
-    found: dict[str, str] = {}
-    for run in runs:
-        block = masking_block(run.records)
-        if block and block["verdict"] == "masked":
-            found[run.label] = f"masked: fails {', '.join(failed(block))}"
-    return found
+    found = {run.label: flag(run.records) for run in runs}
+    return {label: words for label, words in found.items() if words}
 
 
 def _check(record: Record, name: str) -> Check:

@@ -4,10 +4,13 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from robustmetric.records import Record
+from robustmetric.records import Record, is_bounded
+from robustmetric.report.scores import show_radius
 
 KIND, LAST = "masking", "verdict"
 """Of the records; and the name of the one that sums up."""
+ATTACKS = ("attack", "worst_case", "clustering")
+"""Kinds of records whose radii are those of a run's attacks."""
 MARK = "⚑"
 WORDS = ("pass", "unclear", "fail")
 NOT_RUN = "not run"
@@ -19,27 +22,61 @@ SEARCH = "search"
 """Also in the block where attacks did not search in fp32."""
 
 
-def masking_record(records: Iterable[Record], weights: str | None = None, radius: float | None = None) -> Record | None:
-    """The newest verdict on these weights at this radius (None: on any, at any); None without one."""
+def masking_record(
+    records: Iterable[Record], weights: str | None = None, radius: float | None = None, attacked: Iterable[float] = ()
+) -> Record | None:
+    """The verdict that counts on these weights at this radius (None: on any, at any); None without one.
+
+    Those at a radius that was `attacked` at come first. Of these the one on most images; of as many a masked one, else
+    the newest: a rerun at a tiny radius, on few images or at less effort takes no flag away.
+    """
     made = [
         record
         for record in records
         if record.kind == KIND
         and record.name == LAST
         and (weights is None or weights.startswith(str(record.settings.get("weights", ""))))
-        and (radius is None or math.isclose(record.settings["radius"], radius, rel_tol=1e-3))
+        and (radius is None or _is_among(record.settings["radius"], [radius]))
     ]
-    return made[-1] if made else None
+    radii = list(attacked)
+    made = [record for record in made if _is_among(record.settings["radius"], radii)] or made
+    # max keeps the first of equals: the newest, from the end.
+    return max(reversed(made), key=lambda last: (last.count, last.context["verdict"] == "masked"), default=None)
+
+
+def attacked_at(records: Iterable[Record]) -> set[float]:
+    """The radii of attacks among these, without those that kept to none."""
+    attacks = (record.settings for record in records if record.kind in ATTACKS)
+    return {float(settings["radius"]) for settings in attacks if "radius" in settings and is_bounded(settings)}
 
 
 def masking_block(records: Iterable[Record]) -> dict[str, Any] | None:
-    """A row's `masking`: the newest verdict and every check, at which radius and on how many images; None without."""
-    last = masking_record(records)
+    """A row's `masking`: the verdict that counts and every check, at which radius and on how many images; None without.
+
+    It is on the weights of the newest record.
+    """
+    found = list(records)
+    last = masking_record(found, _newest(found), attacked=attacked_at(found))
     if last is None:
         return None
     said = {"verdict": last.context["verdict"], "checks": dict(last.context["checks"])}
     sought = {SEARCH: last.settings[SEARCH]} if SEARCH in last.settings else {}
     return {**said, "radius": round(last.settings["radius"], 6), "images": last.count, **sought}
+
+
+def flag(records: Iterable[Record], weights: str | None = None) -> str:
+    """What stands beside the numbers of a run: that it is masked and the checks that failed, or nothing.
+
+    It is of these weights, or of those of the newest record. The radius is told where no attack was at it.
+    """
+    found = list(records)
+    radii = attacked_at(found)
+    last = masking_record(found, _newest(found) if weights is None else weights, attacked=radii)
+    if last is None or last.context["verdict"] != "masked":
+        return ""
+    radius = float(last.settings["radius"])
+    at = "" if _is_among(radius, radii) else f" at radius {show_radius(radius)}"
+    return f"masked{at}: fails {', '.join(failed(last.context))}"
 
 
 def faults(block: Any) -> list[str]:
@@ -68,3 +105,12 @@ def note(row: Mapping[str, Any]) -> str:
 def failed(block: Mapping[str, Any]) -> list[str]:
     """The checks that failed."""
     return [name for name, word in block["checks"].items() if word == "fail"]
+
+
+def _newest(records: Iterable[Record]) -> str | None:
+    named = [str(record.settings["weights"]) for record in records if "weights" in record.settings]
+    return named[-1] if named else None
+
+
+def _is_among(radius: float, radii: Iterable[float]) -> bool:
+    return any(math.isclose(radius, one, rel_tol=1e-3) for one in radii)

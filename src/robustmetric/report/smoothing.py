@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from robustmetric import recipe
-from robustmetric.report.classification import where
+from robustmetric.report.classification import PAPER_BATCH, batch_of, where
 from robustmetric.report.data_names import NOTE
 from robustmetric.report.ledger import Row, header_of
 from robustmetric.report.names import label
@@ -23,7 +23,7 @@ KINDS = {"scattering": "FS", "madry": "Madry"}
 STEPS = {"scattering": 1, "madry": 7}
 """Of the attack that each is trained by."""
 WEAK, STRONG = "PGD-100", "AutoAttack"
-USUAL_BATCH, USUAL_SMOOTHING = 60, 0.5
+USUAL_SMOOTHING = 0.5
 FEWEST = 2
 """Points that make a sweep."""
 
@@ -52,7 +52,7 @@ def smoothing_tables(data: str, rows: Sequence[Row]) -> list[str]:
     made = []
     for title, own in _by_smoothing(points).items():
         known = {
-            kind: {d: score for (k, d, n), score in theirs.items() if (k, n) == (kind, USUAL_BATCH)} for kind in KINDS
+            kind: {d: score for (k, d, n), score in theirs.items() if (k, n) == (kind, PAPER_BATCH)} for kind in KINDS
         }
         made.append(f"### {data}, label smoothing, {title}\n\n{_table('smoothing', own, _smoothing, known)}")
     for title, own in _by_batch(points).items():
@@ -85,7 +85,7 @@ def _panel(axes: Axes, title: str, points: Sequence[Point]) -> None:
             if line:
                 axes.plot(
                     list(line), list(line.values()), color=COLOURS[style], linestyle=stroke, marker="os"[style],
-                    label=f"{shown}, {attack}",
+                    markerfacecolor="none" if attack == WEAK else COLOURS[style], label=f"{shown}, {attack}",
                 )  # fmt: skip
     axes.set_xlabel("label smoothing")
     axes.set_ylabel("accuracy in percent")
@@ -107,7 +107,7 @@ def _point(row: Row) -> Point | None:
     accuracy = block.get("accuracy", {})
     if named is None or not {WEAK, STRONG} & set(accuracy) or _number("eta", row["id"]) != STEPS[named[0]]:
         return None
-    batch = _number("batch", row["id"]) or USUAL_BATCH
+    batch = batch_of(row) or PAPER_BATCH
     return Point(
         kind=named[0],
         smoothing=named[1],
@@ -141,7 +141,7 @@ def _matched(point: Point) -> float:
 
 def _by_smoothing(points: Sequence[Point]) -> dict[str, list[Point]]:
     """Points that differ in defence and smoothing alone: an update's batch is the same, and FS matches 60 images."""
-    usual = [point for point in points if point.kind != "scattering" or point.matched == USUAL_BATCH]
+    usual = [point for point in points if point.kind != "scattering" or point.matched == PAPER_BATCH]
     return _sweeps(usual, _smoothing, lambda point: f"{point.place}, batches of {point.batch}")
 
 
@@ -210,7 +210,8 @@ def _table(
         cells = [_shown(column.get(number)) for column in (*ours.values(), *theirs.values())]
         lines.append([f"{number:g}", *cells])
     rule = ["--:"] * len(head)
-    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *lines))
+    text = "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *lines))
+    return f"{text}\n\nPercent right; {WEAK} is the lowest of its runs where there are several, as it is published."
 
 
 def _shown(score: float | None) -> str:

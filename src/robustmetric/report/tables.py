@@ -21,7 +21,7 @@ ATTACKED = ("attack", "worst_case")
 """Kinds of records with an attack; of the second, what several attacks leave."""
 SHOWN = ("clean", *ATTACKED, "ers")
 
-OWN_COLUMN = ("data", "suite", "mode", "norm", "radius", "steps", "restarts")
+OWN_COLUMN = ("data", "suite", "mode", "norm", "radius", "steps", "restarts", "repeats")
 
 
 @dataclass(frozen=True)
@@ -131,16 +131,18 @@ class Line:
 def summaries(runs: Sequence[Run], scores: Sequence[str] = HEADLINE) -> list[Summary]:
     """One summary per protocol, in order of first appearance; a run on the same data but without numbers has dashes."""
     attacks = list(dict.fromkeys(_protocol(run, record) for run in runs for record in run.of_kind(*ATTACKED)))
-    placed: dict[Protocol, dict[str, dict[Column, Cell]]] = {}
-    chances: dict[Protocol, set[float]] = {}
+    placed: dict[Protocol, dict[str, dict[Column, Record]]] = {}
     for run in runs:
         for record in run.of_kind(*SHOWN):
             for protocol in _places(run, record, attacks):
                 row = placed.setdefault(protocol, {}).setdefault(run.label, {})
-                row.update(_cells(record, scores))
-                if "chance" in record.settings:
-                    chances.setdefault(protocol, set()).add(float(record.settings["chance"]))
-    return [_summary(protocol, rows, chances.get(protocol, set()), runs, scores) for protocol, rows in placed.items()]
+                row.update({c: record for c in _cells(record, scores) if c not in row or _replaces(record, row[c])})
+    return [_summary(protocol, rows, runs, scores) for protocol, rows in placed.items()]
+
+
+def _replaces(new: Record, old: Record) -> bool:
+    """Whether a later measurement of one quantity stands for it: of other weights, or on no fewer queries."""
+    return new.settings.get("weights") != old.settings.get("weights") or new.count >= old.count
 
 
 def full(runs: Sequence[Run]) -> list[Line]:
@@ -187,12 +189,11 @@ def to_text(tables: Iterable[Summary], width: int = 100) -> str:
 
 
 def _summary(
-    protocol: Protocol,
-    rows: dict[str, dict[Column, Cell]],
-    chances: set[float],
-    runs: Sequence[Run],
-    scores: Sequence[str],
+    protocol: Protocol, found: dict[str, dict[Column, Record]], runs: Sequence[Run], scores: Sequence[str]
 ) -> Summary:
+    rows = {run: {c: _cells(record, scores)[c] for c, record in row.items()} for run, row in found.items()}
+    settings = [record.settings for row in found.values() for record in row.values()]
+    chances = {float(given["chance"]) for given in settings if "chance" in given}
     columns = {column for cells in rows.values() for column in cells}
 
     def place(column: Column) -> tuple[int, bool, bool, str, str, float]:
@@ -256,7 +257,7 @@ def _own_scores(record: Record) -> dict[str, float]:
 
 def _engine(record: Record) -> str:
     settings = record.settings
-    named = (("steps", "steps"), ("restarts", "restarts"))
+    named = (("steps", "steps"), ("restarts", "restarts"), ("repeats", "runs"))
     return ", ".join(
         f"{settings[key]} {word if settings[key] != 1 else word[:-1]}" for key, word in named if key in settings
     )

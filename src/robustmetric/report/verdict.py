@@ -1,12 +1,11 @@
 """The verdict: what the numbers of one summary say, in plain words and without picking the kindest radius."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from robustmetric.report.runs import Run
 from robustmetric.report.scores import show
 from robustmetric.report.tables import Cell, Column, Summary
 
-CLEAN = Column("R@1")
 ANSWERS = ("R@1", "accuracy")
 """What the clean number of a table may be: of retrieval, of classifiers."""
 R1 = "R@1 is the share of searches, in percent, whose first result is of the right class."
@@ -43,12 +42,12 @@ def advice(runs: Sequence[Run]) -> list[str]:
 def _nothing(summary: Summary) -> str:
     """That there is nothing to say but clean numbers; single attacks on classifiers prove little."""
     columns = [column for score in ANSWERS if (column := Column(score)) in summary.columns]
-    lists = [
-        f" Clean {column.score}: "
-        + ", ".join(f"{run} {show(column.score, c[column].value)}" for run, c in summary.rows.items() if column in c)
-        + "."
-        for column in columns
-    ]
+    lists = []
+    for column in columns:
+        cells = {run: row[column] for run, row in summary.rows.items() if column in row}
+        on = _on(cells.values(), column.score)
+        values = ", ".join(f"{run} {_said(cell, column.score, apart=not on)}" for run, cell in cells.items())
+        lists.append(f" Clean {column.score}{on}: {values}.")
     wanted = "worst case over several attacks" if Column("accuracy") in columns else "embedding-shift attack"
     return f"No {wanted} was measured here, so nothing is said about robustness.{''.join(lists)}"
 
@@ -58,11 +57,10 @@ def _worst(summary: Summary, order: Sequence[str]) -> list[str]:
     sentences = []
     for column in (column for column in summary.columns if column.is_worst and column.attack == WORST):
         runs, rest = _shortlist(column, summary, order)
-        rows, clean = summary.rows, Column(column.score)
-        parts = [_fall(run, rows[run].get(clean), rows[run][column], run == runs[0], column.score) for run in runs]
+        on, falls = _falls(summary, column, runs, column.score)
         attacks = len({c.attack for c in summary.columns if c.attack and not c.is_worst and c.radius == column.radius})
         under = f"under the worst of {attacks} attacks for each image"
-        text = f"At radius {summary.radius(column)}, {under}, {'; '.join(parts)}{rest}."
+        text = f"At radius {summary.radius(column)}, {under}{on}, {falls}{rest}."
         sentences.append(text + _caution(column, summary, runs))
     return sentences
 
@@ -81,9 +79,8 @@ def _middle(summary: Summary, columns: Sequence[Column], order: Sequence[str]) -
     shared = [column for column in columns if measured[column] == max(measured.values())]
     column = shared[len(shared) // 2]
     runs, rest = _shortlist(column, summary, order)
-    rows = summary.rows
-    parts = [_fall(run, rows[run].get(CLEAN), rows[run][column], first=run == runs[0]) for run in runs]
-    return f"At radius {summary.radius(column)} {'; '.join(parts)}{rest}.{_caution(column, summary, runs)}"
+    on, falls = _falls(summary, column, runs, "R@1")
+    return f"At radius {summary.radius(column)}{on and f'{on},'} {falls}{rest}.{_caution(column, summary, runs)}"
 
 
 def _shortlist(column: Column, summary: Summary, order: Sequence[str]) -> tuple[list[str], str]:
@@ -94,11 +91,37 @@ def _shortlist(column: Column, summary: Summary, order: Sequence[str]) -> tuple[
     return [first, *others[:3]], f"; {left} more in the table" if left > 0 else ""
 
 
-def _fall(run: str, clean: Cell | None, after: Cell, first: bool, score: str = "R@1") -> str:
-    now = show(score, after.value)
+def _falls(summary: Summary, column: Column, runs: Sequence[str], score: str) -> tuple[str, str]:
+    """On how many queries, where all numbers are on the same; and what the attack leaves of each clean number."""
+    pairs = [(summary.rows[run].get(Column(score)), summary.rows[run][column]) for run in runs]
+    on = _on([cell for pair in pairs for cell in pair if cell], score)
+    parts = [
+        _fall(run, *pair, first=run == runs[0], score=score, apart=not on)
+        for run, pair in zip(runs, pairs, strict=True)
+    ]
+    return on, "; ".join(parts)
+
+
+def _on(cells: Iterable[Cell], score: str) -> str:
+    """`, on 896 queries`; nothing where the numbers are not all on the same, or do not say."""
+    counts = {cell.count for cell in cells}
+    return f", on {counts.pop()} {_asked(score)}" if len(counts) == 1 and counts != {0} else ""
+
+
+def _said(cell: Cell, score: str, apart: bool) -> str:
+    """`96.1`; with the number of its queries where that is not said once for all."""
+    return show(score, cell.value) + (f" on {cell.count} {_asked(score)}" if apart and cell.count else "")
+
+
+def _asked(score: str) -> str:
+    return "images" if score == "accuracy" else "queries"
+
+
+def _fall(run: str, clean: Cell | None, after: Cell, first: bool, score: str, apart: bool) -> str:
+    now = _said(after, score, apart)
     if clean is None:
         return f"{run} has {score} {now} (clean {score} not measured)"
-    before = show(score, clean.value)
+    before = _said(clean, score, apart)
     if after.value >= clean.value:
         return f"{run} stays at {score} {now} (clean {before})"
     return f"the {score} of {run} falls from {before} to {now}" if first else f"{run} keeps {now} of its {before}"
@@ -134,6 +157,7 @@ def _chosen_image(summary: Summary, order: Sequence[str]) -> str:
 
 
 def _listed(column: Column, summary: Summary, order: Sequence[str]) -> str:
-    """`0.2 (plain), 19.9 (est)`."""
+    """`0.2 (plain), 19.9 (est)`; where not all of the table is on the same queries, with how many."""
     runs, rest = _shortlist(column, summary, order)
-    return ", ".join(f"{show(column.score, summary.rows[run][column].value)} ({run})" for run in runs) + rest
+    apart = not _on([cell for cells in summary.rows.values() for cell in cells.values()], column.score)
+    return ", ".join(f"{_said(summary.rows[run][column], column.score, apart)} ({run})" for run in runs) + rest
