@@ -96,21 +96,21 @@ def test_a_climb_that_gains_nothing_ends_nowhere() -> None:
 
 def test_the_radius_sweep_must_fall_to_chance() -> None:
     radii = [0.1, 0.2, 0.5]
-    assert checks.radius_sweep(radii, [60.0, 30.0, 10.0], chance=10.0).verdict == "pass"
-    assert checks.radius_sweep(radii, [60.0, 30.0, 16.0], chance=10.0).verdict == "unclear"
-    verdict = checks.radius_sweep(radii, [90.0, 88.0, 85.0], chance=10.0)
+    assert checks.radius_sweep(radii, [60.0, 30.0, 10.0], chance=10.0, images=200).verdict == "pass"
+    assert checks.radius_sweep(radii, [60.0, 30.0, 16.0], chance=10.0, images=200).verdict == "unclear"
+    verdict = checks.radius_sweep(radii, [90.0, 88.0, 85.0], chance=10.0, images=200)
     assert verdict.verdict == "fail" and verdict.numbers["at the largest radius"] == 85
     # From 20 up to 30 and down to 5: a rise of 10, though the end is good.
-    rising = checks.radius_sweep(radii, [20.0, 30.0, 5.0], chance=10.0)
+    rising = checks.radius_sweep(radii, [20.0, 30.0, 5.0], chance=10.0, images=200)
     assert rising.verdict == "fail" and rising.numbers["largest rise"] == 10
 
 
 def test_steps_are_compared_from_a_tenth_on_but_never_below_the_usual_ones() -> None:
     counts, scores = [1, 10, 20, 100, 1000], [90.0, 70.0, 60.0, 50.0, 49.0]
     # A tenth of 1000 steps left 50, all left 49.
-    assert checks.steps(counts, scores, usual=20).numbers == {"after 100": 50, "after 1000": 49, "late": 1}
+    assert checks.steps(counts, scores, usual=20, images=200).numbers == {"after 100": 50, "after 1000": 49, "late": 1}
     # A tenth of 100 is 10, fewer than the usual 20: 60 - 50.
-    verdict = checks.steps(counts[:4], scores[:4], usual=20)
+    verdict = checks.steps(counts[:4], scores[:4], usual=20, images=200)
     assert verdict.numbers["late"] == 10 and verdict.verdict == "fail"
 
 
@@ -160,7 +160,7 @@ def test_losses_are_compared_per_image() -> None:
 
 
 def test_step_sizes_by_hand() -> None:
-    verdict = checks.step_size([0.1, 0.2, 0.4], [70.0, 60.0, 53.0], usual=1)
+    verdict = checks.step_size([0.1, 0.2, 0.4], [70.0, 60.0, 53.0], usual=1, images=200)
     assert verdict.numbers == pytest.approx({"usual": 60, "best": 53, "best size": 0.4, "gap": 7})
     assert verdict.verdict == "unclear"
 
@@ -176,18 +176,18 @@ def test_planted_examples_must_be_found_where_chance_does_not() -> None:
 
 
 def test_a_randomised_model_is_said_to_be_one_and_never_passes() -> None:
-    assert checks.randomness(0.0).verdict == "pass"
-    assert checks.randomness(0.3).verdict == "unclear"
-    verdict = checks.randomness(0.3, survived(60).double(), survived(58).double()[None])
+    assert checks.randomness(0.0, images=200).verdict == "pass"
+    assert checks.randomness(0.3, images=200).verdict == "unclear"
+    verdict = checks.randomness(0.3, survived(60).double(), survived(58).double()[None], images=200)
     assert verdict.verdict == "unclear" and "randomised" in verdict.said
-    assert checks.randomness(0.3, survived(60).double(), survived(40).double()[None]).verdict == "fail"
+    assert checks.randomness(0.3, survived(60).double(), survived(40).double()[None], images=200).verdict == "fail"
 
 
 def test_of_a_randomised_model_the_best_attack_counts_as_a_whole() -> None:
     # 60 of 100 images always right; then half of the answers right about all, and 90 percent about the first 50.
     single = survived(60).double()
     averaged = torch.stack([torch.full((100,), 0.5), torch.where(torch.arange(100) < 50, 0.9, 0.0)]).double()
-    verdict = checks.randomness(0.3, single, averaged)
+    verdict = checks.randomness(0.3, single, averaged, images=200)
     assert verdict.numbers == pytest.approx({"apart": 0.3, "single draws": 60, "mean of draws": 45, "gap": 15})
     assert verdict.verdict == "fail" and "the best of 2 on their mean" in verdict.said
 
@@ -197,7 +197,7 @@ def test_asking_a_coin_again_wins_nothing() -> None:
     coins = torch.rand(5, 400, 25, generator=torch.Generator().manual_seed(0)) < 0.6
     shares = coins.double().mean(dim=2)
     assert 100 * float(shares[0].mean() - shares.amin(dim=0).mean()) > 10
-    assert checks.randomness(0.3, shares[0], shares[1:]).verdict == "unclear"
+    assert checks.randomness(0.3, shares[0], shares[1:], images=200).verdict == "unclear"
 
 
 def test_the_worst_case_adds_up_what_no_attack_wins_alone() -> None:
@@ -227,9 +227,9 @@ def test_ten_images_of_a_hundred_are_ten_points(right: int) -> None:
 
 def test_scores_without_settings_are_refused() -> None:
     with pytest.raises(InputError, match="expected as many"):
-        checks.step_size([0.1], [50.0, 40.0], usual=0)
+        checks.step_size([0.1], [50.0, 40.0], usual=0, images=200)
     with pytest.raises(InputError, match="at least one"):
-        checks.radius_sweep([], [], chance=10.0)
+        checks.radius_sweep([], [], chance=10.0, images=200)
 
 
 def test_every_limit_has_room_for_doubt() -> None:

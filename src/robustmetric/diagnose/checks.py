@@ -116,7 +116,7 @@ def loss_curves(values: Float[Tensor, "starts steps images"]) -> Verdict:
     return Verdict("loss_curves", word, numbers, said, Curve("step", "mean margin", drawn))
 
 
-def radius_sweep(radii: Sequence[float], scores: Sequence[float], chance: float, images: int | None = None) -> Verdict:
+def radius_sweep(radii: Sequence[float], scores: Sequence[float], chance: float, *, images: int) -> Verdict:
     """As the radius grows the score must fall, and end no better than chance."""
     _paired(radii, scores)
     left = scores[-1] - chance
@@ -128,7 +128,7 @@ def radius_sweep(radii: Sequence[float], scores: Sequence[float], chance: float,
     return Verdict("radius_sweep", word, numbers, said, Curve("radius", "right, percent", lines))
 
 
-def steps(counts: Sequence[int], scores: Sequence[float], usual: int, images: int | None = None) -> Verdict:
+def steps(counts: Sequence[int], scores: Sequence[float], usual: int, *, images: int) -> Verdict:
     """More steps must stop helping: after a tenth of the most, and no fewer than the usual ones, little more is won.
 
     `scores` count an image as lost when any step so far fooled the model.
@@ -178,7 +178,7 @@ def loss_against_margin(usual: str, by_loss: Mapping[str, Survived]) -> Verdict:
     return Verdict("loss_against_margin", word, {**scores, "all": _percent(worst), "gap": gap}, said, curve)
 
 
-def step_size(sizes: Sequence[float], scores: Sequence[float], usual: int, images: int | None = None) -> Verdict:
+def step_size(sizes: Sequence[float], scores: Sequence[float], usual: int, *, images: int) -> Verdict:
     """The attack must not hang on its step size; `usual` is the place of the one used elsewhere."""
     _paired(sizes, scores)
     gap = scores[usual] - min(scores)
@@ -210,7 +210,8 @@ def randomness(
     apart: float,
     single: Float[Tensor, " images"] | None = None,
     averaged: Float[Tensor, "climbs images"] | None = None,
-    images: int | None = None,
+    *,
+    images: int,
 ) -> Verdict:
     """A model that answers one input in several ways must be attacked through the mean of its answers.
 
@@ -261,9 +262,9 @@ def _not_beaten(name: str, by: str, white: Survived, others: Mapping[str, Surviv
     return Verdict(name, word, {**numbers, "beaten": beaten}, said, _bars(numbers))
 
 
-def _enough(word: Word, images: int | None) -> Word:
-    """Of a handful of images nothing is said; None where the caller does not say of how many."""
-    return word if images is None or images >= thresholds.FEWEST else "unclear"
+def _enough(word: Word, images: int) -> Word:
+    """Of a handful of images nothing is said."""
+    return word if images >= thresholds.FEWEST else "unclear"
 
 
 def _worse(first: Word, second: Word) -> Word:

@@ -155,7 +155,12 @@ def hastily_trained(rows: Iterable[Row]) -> str:
 
 def batch_of(row: Row) -> int | None:
     """240 of `-batch240-` in its id; None where it has the paper's."""
-    found = re.search(r"-batch(\d+)(?=-|$)", str(row["id"]))
+    return number_in(str(row["id"]), "batch")
+
+
+def number_in(name: str, word: str) -> int | None:
+    """40 of `-batch40` in a row's id, by the word."""
+    found = re.search(rf"-{word}(\d+)(?=-|$)", name)
     return int(found[1]) if found else None
 
 

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from robustmetric import recipe
-from robustmetric.report.classification import PAPER_BATCH, batch_of, where
+from robustmetric.report.classification import PAPER_BATCH, batch_of, number_in, where
 from robustmetric.report.data_names import NOTE
 from robustmetric.report.ledger import Row, header_of
 from robustmetric.report.names import label
@@ -105,14 +105,14 @@ def _point(row: Row) -> Point | None:
     named = _named(str(row["defence"]))
     block = row.get("classification", {})
     accuracy = block.get("accuracy", {})
-    if named is None or not {WEAK, STRONG} & set(accuracy) or _number("eta", row["id"]) != STEPS[named[0]]:
+    if named is None or not {WEAK, STRONG} & set(accuracy) or number_in(row["id"], "eta") != STEPS[named[0]]:
         return None
     batch = batch_of(row) or PAPER_BATCH
     return Point(
         kind=named[0],
         smoothing=named[1],
         batch=batch,
-        matched=_number("group", row["id"]) or batch,
+        matched=number_in(row["id"], "group") or batch,
         place=", ".join([*filter(None, [row.get(NOTE)]), f"protocol {row['protocol']}", row["model"], where(block)]),
         weak=block.get("lowest run", {}).get(WEAK, accuracy.get(WEAK)),
         strong=accuracy.get(STRONG),
@@ -123,12 +123,6 @@ def _named(defence: str) -> tuple[str, float] | None:
     """`scattering_smoothing0_5` as (scattering, 0.5); None for what is no row of these sweeps."""
     found = re.fullmatch(rf"({'|'.join(KINDS)})(?:_smoothing(\d+(?:_\d+)?))?", defence)
     return None if found is None else (found[1], float((found[2] or "0").replace("_", ".")))
-
-
-def _number(word: str, text: str) -> int | None:
-    """40 of `-batch40`."""
-    found = re.search(rf"-{word}(\d+)(?=-|$)", text)
-    return int(found[1]) if found else None
 
 
 def _smoothing(point: Point) -> float:
