@@ -10,8 +10,11 @@ from torch import Tensor
 
 from robustmetric.attacks.objectives import clean_proxies
 from robustmetric.defences.adversary import Adversary, Objective
-from robustmetric.defences.base import require_each, require_word
+from robustmetric.defences.base import Defence, require_each, require_word
+from robustmetric.defences.eat import EnsembleAdversarial
+from robustmetric.defences.iat import InterpolatedAdversarial
 from robustmetric.defences.madry import Madry
+from robustmetric.defences.trades import Trades
 from robustmetric.errors import InputError
 from robustmetric.losses.base import MetricLoss
 from robustmetric.losses.proxy_anchor import ProxyAnchor
@@ -19,7 +22,7 @@ from robustmetric.models.ensemble import Ensemble
 from robustmetric.numerics.distances import paired
 from robustmetric.perturb.ball import Ball
 from robustmetric.perturb.pgd import PGD, evaluate, frozen, value_and_gradient
-from robustmetric.types import Batch
+from robustmetric.types import Batch, Value
 
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
@@ -114,6 +117,50 @@ def test_the_clean_embedding_in_the_labels_place() -> None:
     mixed = Madry(loss, pgd(0.2), 0.5, "shift", "embedding")(model, batch, seeded())
     torch.testing.assert_close(mixed["adversarial"], 0.5 * literal["adversarial"])
     torch.testing.assert_close(mixed["clean"], 0.5 * loss(still, batch.labels))
+
+
+def test_a_radius_grows_over_a_share_of_the_training_and_its_step_with_it() -> None:
+    adversary = Adversary(PGD(Ball(0.2), steps=5, step_size=0.05), growing=0.5)
+    # At a tenth of the training a fifth of its growing is done: radius 0.2 / 5, step 0.05 / 5.
+    young = adversary.at(0.1).attack
+    assert isinstance(young, PGD) and young.steps == 5
+    assert (young.ball.radius, young.step_size) == (pytest.approx(0.04), pytest.approx(0.01))
+    assert adversary.at(0.0).attack.ball.radius == 0
+    assert adversary.at(0.5) is adversary and adversary.at(1.0) is adversary
+    still = Adversary(adversary.attack)
+    assert still.at(0.0) is still
+    for growing in (-0.1, 1.5, math.nan):
+        with pytest.raises(InputError, match="is not a share of the training; expected 0 to 1"):
+            Adversary(adversary.attack, growing=growing)
+
+
+def growing_defences() -> list[Defence]:
+    loss, attack = ProxyAnchor(CLASSES, DIM), PGD(Ball(0.2), steps=4, step_size=0.1)
+    return [
+        Madry(loss, attack, objective="shift", growing=0.5),
+        EnsembleAdversarial([loss], attack, divided=False, growing=0.5),
+        InterpolatedAdversarial(loss, attack, growing=0.5),
+        Trades(loss, attack, growing=0.5),
+    ]
+
+
+@pytest.mark.parametrize("defence", growing_defences(), ids=lambda defence: type(defence).__name__)
+def test_defences_begin_with_clean_images_and_end_with_the_whole_radius(
+    defence: Defence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch, reached = paired_batch(), list[float]()
+    climb = PGD.__call__
+
+    def watched(self: PGD, value: Value, clean: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        moved = climb(self, value, clean, generator)
+        reached.append((moved - clean).abs().max().item())
+        return moved
+
+    monkeypatch.setattr(PGD, "__call__", watched)
+    for progress in (0.0, 0.25, 0.5, 1.0):
+        defence.progress = progress
+        defence(Ensemble([encoder()]), batch, seeded())
+    assert reached == pytest.approx([0, 0.1, 0.2, 0.2], abs=1e-6)
 
 
 def test_what_is_not_known_is_refused_with_the_nearest_name() -> None:

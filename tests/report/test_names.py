@@ -21,6 +21,8 @@ def test_names_and_costs_of_defences() -> None:
     assert label(of("cub/hm_lga", destination={**half, "share": 0.25})) == "hm_between_m_s_0_25", "a row of its own"
     boosted = {"name": "boosted", "miner": {"name": "random"}, "boost": 0.2}
     assert label(of("cub/hm_gb")) == "hm_gb" and label(of("cub/hm_gb", destination=boosted)) == "hm_gb_r_xi0_2"
+    at = label(of("digits/madry"))
+    assert label(of("digits/madry", growing=0.5)) == f"{at}_growing0_5" and label(of("digits/madry", growing=0)) == at
     assert label(of("cub/est", nudge="diagonal")) == "est_diagonal" and label(of("cub/est", nudge="random")) == "est"
     assert label(of("cub/act", plain_share=0.5)) == "act_plain0_5"
     assert label(of("sop/hm_lga_ics"), "sop") == "hm_lga_ics" != label(of("cub/hm_lga_ics"), "sop")

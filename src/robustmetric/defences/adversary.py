@@ -1,7 +1,7 @@
 """What the adversary inside a defence climbs: the shift, the clean embeddings as proxies, or the training loss."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import torch
@@ -14,6 +14,7 @@ from robustmetric.defences.base import require_word
 from robustmetric.errors import InputError
 from robustmetric.losses.base import MetricLoss
 from robustmetric.models.ensemble import split
+from robustmetric.perturb.engine import in_ball
 from robustmetric.types import Batch, Embed, Embeddings, Inputs, Triplets
 
 Objective = Literal["shift", "clean_proxy", "clean_class", "label"]
@@ -26,13 +27,25 @@ class Adversary:
 
     "shift": the distance from the clean embedding. "clean_proxy": Proxy-Anchor with the clean embeddings for proxies,
     each image's own its only positive; "clean_class": positive are all of its class. "label": the training loss.
+    `growing`: over this share of the training the radius grows from 0 to that of the attack, and its step with it.
     """
 
     attack: Engine
     objective: Objective = "shift"
+    growing: float = 0.0
 
     def __post_init__(self) -> None:
         require_word(self.objective, get_args(Objective), "objective")
+        if not 0 <= self.growing <= 1:
+            raise InputError(f"growing {self.growing} is not a share of the training; expected 0 to 1, such as 0.5")
+
+    def at(self, progress: float) -> "Adversary":
+        """The adversary when this share of the training is done."""
+        if progress >= self.growing:
+            return self
+        ball = self.attack.ball
+        small = replace(ball, radius=ball.radius * progress / self.growing)
+        return replace(self, attack=in_ball(self.attack, small))
 
     @property
     def has_origin(self) -> bool:

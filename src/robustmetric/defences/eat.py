@@ -28,7 +28,8 @@ class EnsembleAdversarial(Defence):
     the batch made for itself, as the algorithm is written: N - 1 times the climbs, and where rows climb alone the same
     result. A class with fewer images than members is refused unless `small_classes`: a member may then miss it whole.
     `by_class`: whole classes are divided instead of the images of each, and the proxies of a member are those of its
-    classes; proxies of classes that it never sees would be negatives that no image holds in place.
+    classes; proxies of classes that it never sees would be negatives that no image holds in place. `growing` as in
+    `Adversary`.
     """
 
     parts: Tensor
@@ -44,6 +45,7 @@ class EnsembleAdversarial(Defence):
         small_classes: bool = False,
         by_class: bool = False,
         seed: int = 0,
+        growing: float = 0.0,
     ) -> None:
         super().__init__()
         require_each(losses, MetricLoss, "losses")
@@ -58,7 +60,7 @@ class EnsembleAdversarial(Defence):
         if by_class:
             _check_by_class(losses, divided, objective)
         self.losses = nn.ModuleList(losses)
-        self.adversary = Adversary(attack, objective)
+        self.adversary = Adversary(attack, objective, growing)
         self.clean_share, self.divided, self.shared = clean_share, divided, shared
         self.small_classes, self.by_class, self.seed = small_classes, by_class, seed
         # Follows from labels and seed, so a saved state need not hold it.
@@ -161,7 +163,7 @@ class EnsembleAdversarial(Defence):
         ]
         origin = self.adversary.origin(clean, generator)
         moved = [
-            self.adversary(embed, select(batch, row), origin[row], losses, triplets, generator)
+            self.adversary.at(self.progress)(embed, select(batch, row), origin[row], losses, triplets, generator)
             for row, triplets in zip(climbed, mined, strict=True)
         ]
         return moved, mined

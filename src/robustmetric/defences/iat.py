@@ -18,7 +18,7 @@ class InterpolatedAdversarial(Defence):
 
     `concentration`, `per_image` and `in_pairs` are those of Mix-Up.
     `summed`: the sum instead of the mean (the ensemble paper's Eq. 7). `separate`: the adversarial images are mixed
-    anew, in an order and with shares of their own (Pang et al. 2020).
+    anew, in an order and with shares of their own (Pang et al. 2020). `growing` as in `Adversary`.
     """
 
     def __init__(
@@ -31,12 +31,13 @@ class InterpolatedAdversarial(Defence):
         objective: Objective = "shift",
         summed: bool = False,
         separate: bool = False,
+        growing: float = 0.0,
     ) -> None:
         super().__init__()
         require(loss, MetricLoss, "loss")
         require(attack, Engine, "attack")
         self.loss = loss
-        self.adversary = Adversary(attack, objective)
+        self.adversary = Adversary(attack, objective, growing)
         self.mix = Mixer(concentration, per_image, in_pairs)
         self.summed, self.separate = summed, separate
 
@@ -54,7 +55,7 @@ class InterpolatedAdversarial(Defence):
                 embeddings = embed(batch.inputs)
             triplets = self.loss.mine(embeddings, batch.labels, generator)
             origin = self.adversary.origin(embeddings, generator)
-            moved = self.adversary(embed, batch, origin, [self.loss], [triplets], generator)
+            moved = self.adversary.at(self.progress)(embed, batch, origin, [self.loss], [triplets], generator)
         weight = 1.0 if self.summed else 0.5
         halves = [clean.of(batch.inputs), adversarial.of(moved)]
         if mixes_rows(model):

@@ -26,6 +26,7 @@ class Madry(Defence):
     names another climb than that of the loss. `goal="embedding"` puts the clean embedding in the label's place,
     |F(x~) - F(x)|^2 with F(x) held fixed: with a `clean_share` of 0 a constant embedding is its minimum. `climbed` is
     the loss that the attack raises where it is another than the one trained on (hard labels under smoothed ones).
+    `growing` as in `Adversary`.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Madry(Defence):
         objective: Objective = "label",
         goal: Goal = "label",
         climbed: MetricLoss | None = None,
+        growing: float = 0.0,
     ) -> None:
         super().__init__()
         require(loss, MetricLoss, "loss")
@@ -45,7 +47,7 @@ class Madry(Defence):
         if climbed is not None:
             require(climbed, MetricLoss, "climbed")
         self.loss, self.climbed = loss, climbed
-        self.adversary = Adversary(attack, objective)
+        self.adversary = Adversary(attack, objective, growing)
         self.clean_share, self.goal = clean_share, goal
 
     @property
@@ -64,7 +66,7 @@ class Madry(Defence):
                     clean = embed(batch.inputs)
                 triplets = self.loss.mine(clean, labels, generator)
                 origin = self.adversary.origin(clean, generator)
-            adversarial = self.adversary(embed, batch, origin, [climbed], [triplets], generator)
+            adversarial = self.adversary.at(self.progress)(embed, batch, origin, [climbed], [triplets], generator)
         with perturbed(model):
             z = model(adversarial)
         if clean is not None:

@@ -18,7 +18,7 @@ class Trades(Defence):
     """L(F(x), y) + weight * |F(x~) - F(x)|^2, with a gradient through both embeddings.
 
     `as_proxies`: the second term is Proxy-Anchor with the clean embeddings for proxies instead. Of a loss that
-    mines, the triplets are those of the clean batch.
+    mines, the triplets are those of the clean batch. `growing` as in `Adversary`.
     """
 
     def __init__(
@@ -28,13 +28,14 @@ class Trades(Defence):
         weight: float = 6.0,
         objective: Objective = "shift",
         as_proxies: bool = False,
+        growing: float = 0.0,
     ) -> None:
         super().__init__()
         require(loss, MetricLoss, "loss")
         require(attack, Engine, "attack")
         require_weight(weight, "weight")
         self.loss = loss
-        self.adversary = Adversary(attack, objective)
+        self.adversary = Adversary(attack, objective, growing)
         self.weight, self.as_proxies = weight, as_proxies
 
     @property
@@ -49,7 +50,7 @@ class Trades(Defence):
             with torch.no_grad():
                 clean = embed(batch.inputs)
             origin = self.adversary.origin(clean, generator)
-            adversarial = self.adversary(embed, batch, origin, [self.loss], [triplets], generator)
+            adversarial = self.adversary.at(self.progress)(embed, batch, origin, [self.loss], [triplets], generator)
         with perturbed(model):
             z = model(adversarial)
         if self.as_proxies:

@@ -12,11 +12,11 @@ USUAL_LOSS = "proxy_anchor"
 _MIXED = {"concentration": 1.0, "per_image": True, "in_pairs": False}
 USUAL: dict[str, dict[str, Any]] = {
     "adp": {"entropy_weight": 2.0, "diversity_weight": 0.5, "sharpness": 16.0},
-    "eat": {"clean_share": 0.5, "objective": "shift", "seed": 0},
-    "iat": {**_MIXED, "objective": "shift", "summed": False, "separate": False},
-    "madry": {"clean_share": 0.0, "objective": "shift", "climbed": None},
+    "eat": {"clean_share": 0.5, "objective": "shift", "seed": 0, "growing": 0.0},
+    "iat": {**_MIXED, "objective": "shift", "summed": False, "separate": False, "growing": 0.0},
+    "madry": {"clean_share": 0.0, "objective": "shift", "climbed": None, "growing": 0.0},
     "mixup": _MIXED,
-    "trades": {"weight": 6.0, "objective": "shift", "as_proxies": False},
+    "trades": {"weight": 6.0, "objective": "shift", "as_proxies": False, "growing": 0.0},
     "proxy_anchor": {"margin": 0.1, "scale": 32.0},
     "pgd": {"steps": 10, "random_start": True, "restarts": 1, "keep": "last"},
     "ball": {"norm": "linf", "bounds": [0.0, 1.0]},

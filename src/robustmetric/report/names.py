@@ -31,6 +31,7 @@ def label(defence: Mapping[str, Any], data: str = "") -> str:
     elif letter != ("m" if name == "ca_tride" else "r"):
         parts.append(letter)
     parts += ["partial"] if defence.get("clean_anchor") else []
+    parts += [f"growing{digits(defence['growing'])}"] if defence.get("growing") else []
     parts += [str(defence["nudge"])] if defence.get("nudge", "random") != "random" else []
     parts += [f"plain{digits(defence['plain_share'])}"] if defence.get("plain_share") else []
     return "_".join(parts)
