@@ -121,9 +121,10 @@ def test_the_fingerprint_of_many_images_reads_the_first_the_last_and_some_betwee
     assert noticed == SAMPLED
 
 
-def test_attacks_search_in_tf32_on_a_gpu_alone_and_settings_say_so() -> None:
+def test_attacks_search_in_tf32_on_a_gpu_alone_and_settings_say_so(capsys: pytest.CaptureFixture[str]) -> None:
     dataset = Dataset("rows", ROWS, ROWS)
-    usual = Arena.prepare(nn.Identity(), dataset, VIEW, Workers(CPU), search="tf32")
+    usual = Arena.prepare(nn.Identity(), dataset, VIEW, Workers(CPU), search="tf32", shown=True)
+    assert "--search tf32 is for a GPU: on cpu attacks search in fp32" in capsys.readouterr().err
     assert usual.search == "fp32", "records do not say so on a CPU, so nothing may differ there"
     assert "search" not in usual.settings()
     on_gpu = replace(usual, search="tf32", workers=Workers(torch.device("cuda")))

@@ -174,16 +174,18 @@ def test_a_masked_run_is_told_under_the_table(tmp_path: Path, command: Command) 
     shown = command("compare", "one", "other").out.splitlines()
     assert shown[-2].endswith("better") and shown[-1] == "⚑ other is masked: fails steps, hard_label"
     assert len(shown) == 5, "an honest run needs no line"
+    lines = [json.loads(line) for line in command("compare", "one", "other", "--json").out.splitlines()]
+    assert [line["masked"] for line in lines] == [{"other": "masked: fails steps, hard_label"}] * 2
     judge(tmp_path / "one", "masked", radius=0.2, images=300)
-    assert masked(tmp_path / "one") == [], "at another radius than the attacks"
+    assert masked(tmp_path / "one") == {}, "at another radius than the attacks"
 
 
 def test_a_verdict_on_older_weights_than_those_compared_is_not_told(tmp_path: Path) -> None:
     write(tmp_path / "one", {"R@1": [0.0] * 4}, weights="old")
     judge(tmp_path / "one", "masked", "old")
-    assert masked(tmp_path / "one") == [f"⚑ {tmp_path / 'one'} is masked at radius 0.1: fails steps, hard_label"]
+    assert masked(tmp_path / "one") == {tmp_path / "one": "masked at radius 0.1: fails steps, hard_label"}
     write(tmp_path / "one", {"R@1": [50.0] * 4}, weights="new")
-    assert masked(tmp_path / "one") == []
+    assert masked(tmp_path / "one") == {}
 
 
 def test_an_attack_without_a_bound_is_compared_at_no_radius(tmp_path: Path) -> None:

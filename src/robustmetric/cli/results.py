@@ -122,11 +122,13 @@ def compare(
 
     from robustmetric.jobs.compare import compare as job
     from robustmetric.jobs.compare import masked
+    from robustmetric.report.masking_flag import MARK
 
-    found = job(first, second)
+    found, flags = job(first, second), masked(first, second)
     if as_json:
+        masking = {"masked": {str(run): words for run, words in flags.items()}} if flags else {}
         for one in found:
-            typer.echo(json.dumps({**asdict(one), "is_clear": one.is_clear, "verdict": one.verdict}))
+            typer.echo(json.dumps({**asdict(one), "is_clear": one.is_clear, "verdict": one.verdict, **masking}))
         return
     typer.echo(f"first: {first}   second: {second}   better, worse: the second")
     width = max(len(one.title) for one in found) + 2
@@ -135,8 +137,8 @@ def compare(
         low, high = one.interval
         shown = f"{one.title:<{width}}{one.first:>9.4g}{one.second:>9.4g}{one.second - one.first:>+12.4g}"
         typer.echo(f"{shown}   {low:+.4g} to {high:+.4g}   {one.verdict}".rstrip())
-    for line in masked(first, second):
-        typer.echo(line)
+    for run, words in flags.items():
+        typer.echo(f"{MARK} {run} is {words}")
 
 
 @app.command()

@@ -17,7 +17,7 @@ from robustmetric.errors import InputError, nearest
 from robustmetric.jobs.answer import answering, check_logits
 from robustmetric.jobs.feed import Feed
 from robustmetric.jobs.folder import fingerprint
-from robustmetric.jobs.progress import Bar
+from robustmetric.jobs.progress import Bar, say
 from robustmetric.jobs.workers import Workers, full_precision
 from robustmetric.models.classifier import Classifies
 from robustmetric.numerics.randomness import generator, repeatable
@@ -82,6 +82,8 @@ class Arena:
         sought = known_search(search)
         if fast and sought != "fp32":
             raise InputError(f"--fast is bfloat16 throughout; expected it without --search {search}")
+        if shown and sought != "fp32" and workers.device.type != "cuda":
+            say(f"--search {search} is for a GPU: on {workers.device.type} attacks search in fp32")
         queries = Feed(dataset.queries, workers.device)
         searched = None if isinstance(model, Classifies) else dataset.gallery
         items = Feed(searched, workers.device) if searched is not None else queries

@@ -11,7 +11,7 @@ from robustmetric.errors import InputError
 from robustmetric.jobs.ers import PerQuery, Store, batch_weights
 from robustmetric.metrics.robustness import SUB_SCORES, bootstrap, ers_per_query
 from robustmetric.records import Record
-from robustmetric.report.masking_flag import MARK, flag
+from robustmetric.report.masking_flag import flag
 from robustmetric.report.scores import describe, show_radius, title
 
 OWN = ("weights", "standing", "standing_rows", "measured")
@@ -79,13 +79,13 @@ def compare(first: Path, second: Path) -> list[Difference]:
     return found
 
 
-def masked(*folders: Path) -> list[str]:
-    """A line for each run whose compared weights are masked: which checks fail."""
-    found: list[str] = []
+def masked(*folders: Path) -> dict[Path, str]:
+    """The runs whose compared weights are masked: which checks fail."""
+    found: dict[Path, str] = {}
     for folder in folders:
         weights = _evaluated(folder)[-1].settings.get("weights")
         words = flag(records.latest(records.read(folder / "results.jsonl")), weights)
-        found += [f"{MARK} {folder} is {words}"] if words else []
+        found |= {folder: words} if words else {}
     return found
 
 
