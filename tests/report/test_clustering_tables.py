@@ -93,8 +93,8 @@ def test_the_strongest_attack_is_put_into_words(make_run: MakeRun) -> None:
     runs = read_runs([make_run("at", *ALONE, strongest(BOTH, "alone", 5.0, 1.0, radius=32 / 255))])
     (group,) = groups(runs)
     assert sentences(group, runs) == [
-        "at, every image moved by at most 8/255: R@1 falls from 40.0 to 10.0 (A1), F1 falls from 15.0 to 3.0 (joint). "
-        "By chance R@1 is 1.5."
+        "at, every image moved by at most 8/255, 100 queries: R@1 falls from 40.0 to 10.0 (A1), F1 falls from 15.0 to "
+        "3.0 (joint). By chance R@1 is 1.5."
     ]
 
 

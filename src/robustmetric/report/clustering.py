@@ -146,7 +146,8 @@ def sentences(group: Group, runs: Sequence[Run]) -> list[str]:
         chance = clean.context.get("chance")
         tail = "" if chance is None else f" By chance R@1 is {show('R@1', chance)}."
         radius = show_radius(float(worst.settings["radius"]))
-        said.append(f"{runs[place].label}, every image moved by at most {radius}: {', '.join(falls)}.{tail}")
+        what = f"every image moved by at most {radius}, {worst.count:,} queries"
+        said.append(f"{runs[place].label}, {what}: {', '.join(falls)}.{tail}")
         said += [f"{runs[place].label}: {words}" for words in _fallen(records, float(worst.settings["radius"]))]
     return said
 
