@@ -91,6 +91,15 @@ METHODS = {
         "Ensemble adversarial training, EAT", "{name: eat, losses: LOSSES, attack: ATTACK}", "75", 3,
         "sampler: {batch: 168, per_class: 3}\n",
     ),
+    "growing": Method(
+        "EAT on attacked images alone, at a radius that grows",
+        "{name: eat, losses: LOSSES, attack: ATTACK, clean_share: 0, growing: 0.4}", "69", 3,
+        "sampler: {batch: 168, per_class: 3}\n",
+    ),
+    "at_growing": Method(
+        "Adversarial training at a radius that grows", AT.replace("objective: shift", "objective: shift, growing: 0.4"),
+        "24",
+    ),
     "no_split": Method(
         "EAT without the split", "{name: eat, losses: LOSSES, attack: ATTACK, divided: false}", "81", 3
     ),
@@ -118,10 +127,35 @@ METHODS = {
     ),
     "at_long": Method("Adversarial training for as many forwards as EAT", AT, "24", extra="epochs: 188\n"),
 }  # fmt: skip
+IN_ROWS = {"growing": "eat_clean_share0_growing0_4", "at_growing": "at_growing0_4"}
+"""What rows call a method whose recipe has a shorter name than all its settings."""
 TABLE = ("plain", "at", "mixup", "iat", "trades", "eat")
 ROWS = {
-    "cub": (*TABLE, "no_split", "by_class", "naive", "naive_plain", "adp", "at_literal", "at_long", "one_student"),
-    "cars": (*TABLE, "no_split", "by_class", "naive", "adp", "at_literal", "at_long", "one_student"),
+    "cub": (
+        *TABLE,
+        "growing",
+        "at_growing",
+        "no_split",
+        "by_class",
+        "naive",
+        "naive_plain",
+        "adp",
+        "at_literal",
+        "at_long",
+        "one_student",
+    ),
+    "cars": (
+        *TABLE,
+        "growing",
+        "at_growing",
+        "no_split",
+        "by_class",
+        "naive",
+        "adp",
+        "at_literal",
+        "at_long",
+        "one_student",
+    ),
     "inshop": TABLE,
 }
 ROWS_AT_BOTH = ("at", "iat", "trades", "eat", "no_split", "naive")

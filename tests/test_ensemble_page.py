@@ -59,7 +59,17 @@ WIDER = {
     "AT, 16/255": "at-r16-short",
     "EAT, 8/255": "eat-r8-short",
     "EAT, 16/255": "eat-r16-short",
+    "TRADES, 16/255": "trades-r16-short",
     "IAT, 16/255": "iat-r16-short",
+}
+GROWING = {"AT": "at_growing0_4-r8", "EAT": "eat_clean_share0_growing0_4-r8"}
+GROWN = {
+    "none, seed 1": ("plain_proxy_anchor", 1),
+    "Mix-Up, seed 1": ("mixup_proxy_anchor", 1),
+    "AT": ("at-r8", 0),
+    "AT, a radius that grows": (GROWING["AT"], 0),
+    "EAT, beta 0.5": ("eat-r8", 0),
+    "EAT, beta 0, a radius that grows": (GROWING["EAT"], 0),
 }
 
 
@@ -211,6 +221,59 @@ def test_the_table_of_the_wider_radius(name: str) -> None:
     values = [block["clean"]["R@1"], block["clean"]["F1"], both, block["pgd10"]["F1"], *one_side]
     assert shown[name] == cells([*values, *by_side(block.get("adaptive_short", {}))])
     assert found["protocol"] == "short" and found["commit"][:7] in PAGE
+
+
+@pytest.mark.parametrize("name", GROWN)
+def test_the_table_of_the_radius_that_grows(name: str) -> None:
+    shown = table(PAGE, "| | ours: clean | F1 | noise in queries |")
+    assert shown.keys() == GROWN.keys()
+    found = read("cars", *GROWN[name])
+    block, strongest = found["clustering"], found["clustering"].get("adaptive_short", {})
+    if len(strongest.get("attacks", [])) < strongest.get("of", 0):
+        strongest = {}  # of one attack alone, which the page tells elsewhere
+    noise, clean = by_side(block.get("noise", {}).get("8", {}))[1], block["clean"]
+    measured = [clean["R@1"], clean["F1"], noise, *by_side(block["pgd10"]), *by_side(strongest)]
+    assert shown[name] == cells([*measured, clean["AMI"], strongest.get("AMI")])
+    assert found["protocol"] == "full" and f"commit {found['commit'][:7]}" in PAGE
+    readme = table(README, "| | published: clean, PGD-10 | ours: clean |")
+    if "grows" in name:
+        first = name.replace("beta 0", "attacked images alone")
+        assert readme[first] == [DASH, *cells([clean["R@1"], *by_side(block["pgd10"])[:2]])]
+
+
+def test_what_the_page_says_of_the_radius_that_grows() -> None:
+    at, eat = (read("cars", title)["clustering"] for title in GROWING.values())
+    none, still = read("cars", "plain_proxy_anchor", 1)["clustering"], row("AT")["clustering"]
+    (clean, both, queries), (before, fixed, alone) = (
+        [block["clean"]["R@1"], *by_side(block["pgd10"])[:2]] for block in (at, still)
+    )
+    ours = f"R@1 {eat['clean']['R@1']:.1f} clean and {eat['pgd10']['R@1']:.1f} under the paper's attack"
+    theirs = row("EAT")["published"]
+    assert f"{ours} (published {theirs['clean']['R@1']:.1f} and {theirs['pgd10']['R@1']:.1f})" in PAGE
+    assert eat["clean"]["R@1"] > theirs["clean"]["R@1"] and eat["pgd10"]["R@1"] > theirs["pgd10"]["R@1"]
+    assert f"be AT trained likewise ({both:.1f}) or at one radius ({fixed:.1f})" in PAGE and eat["pgd10"]["R@1"] > both
+    assert f"{clean:.1f} clean for {before:.1f}, {both:.1f} under PGD-10 for {fixed:.1f}" in PAGE
+    assert f"{queries:.1f} with queries moved for {alone:.1f}" in PAGE
+    ends = [adversarial(read("cars", title))[-1] for title in (GROWING["AT"], "at-r8")]
+    assert "Its loss ends at {:.1f}, at {:.1f} with one radius".format(*ends) in PAGE
+    members = [block for name, block in eat["readings"].items() if name.startswith("member")]
+    attacked, unmoved = (sorted(block[part]["R@1"] for block in members) for part in ("pgd10", "clean"))
+    assert f"its members have {attacked[0]:.1f} to {attacked[2]:.1f} each, AT alone {both:.1f}" in PAGE
+    assert f"On clean images they have {unmoved[0]:.1f} to {unmoved[2]:.1f}" in PAGE
+    left = [block["adaptive_short"] for block in (eat, at, none)]
+    assert "{:.1f} and {:.1f} with both sides moved".format(*(part["R@1"] for part in left)) in PAGE
+    assert {f"{by_side(part)[1]:.1f}" for part in left[:2]} == {"2.0"} and "2.0 each with queries alone" in PAGE
+    assert {f"{by_side(part)[2]:.0f}" for part in left[:2]} == {"28"}
+    assert f"both keep 28 (none {by_side(left[2])[2]:.1f})" in PAGE
+    assert "an AMI of {:.1f} and {:.1f}".format(*(part["AMI"] for part in left)) in PAGE
+    assert f"worse than chance ({left[2]['AMI']:.1f})" in PAGE
+    second = "the lowest R@2 of the four attacks is {:.1f} and {:.1f}, {:.1f} without a defence"
+    assert second.format(*(part["R@2"] for part in left)) in PAGE
+    noisy = [by_side(block["noise"]["32"])[1] for block in (eat, none)]
+    assert "({:.1f} of EAT with noisy queries); the undefended model has {:.1f} there".format(*noisy) in PAGE
+    for title in ("plain_proxy_anchor", "mixup_proxy_anchor"):
+        one, other = (by_side(read("cars", title, seed)["clustering"]["pgd10"]) for seed in (0, 1))
+        assert max(abs(a - b) for a, b in zip(one, other, strict=True)) < 0.5 + 0.05
 
 
 def test_what_the_page_says_of_the_second_seed() -> None:

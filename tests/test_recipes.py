@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import certified_rows
+from ensemble_rows import IN_ROWS
 from robustmetric import recipe
 from robustmetric.attacks.base import Attack
 from robustmetric.attacks.margin import WON, Misclassify
@@ -129,6 +130,9 @@ def measured_rows() -> dict[str, list[dict[str, Any]]]:
         method = stem.partition("-eta")[0].partition("-r16")[0]
         if ("clustering" in row or "attacks" in row) and row["defence"] == method:
             found.setdefault(row["recipe"], []).append(row)
+        for kind in (kind for kind, name in IN_ROWS.items() if name == row["defence"]):
+            # Made by settings of another recipe, before there was this one.
+            found.setdefault(f"recipes/{row['data']}/eat_{kind}.yaml", []).append(row)
     return found
 
 
