@@ -123,6 +123,31 @@ def test_a_board_says_that_a_stronger_attack_was_not_run() -> None:
     assert "Not on record for any of them: AutoRank" in boards(row("est", 30.0))[0].says
 
 
+def attacked(name: str, left: float, **more: Any) -> dict[str, Any]:
+    """A row about clustering of which its strongest attack leaves this much; with `adaptive_short`, that is whose."""
+    block = {**CLUSTERED["clustering"], "pgd10": {"R@1": left}, **more}
+    return {**row(name, 46.0, protocol="full"), **CLUSTERED, "clustering": block}
+
+
+def test_an_entry_does_not_rise_by_an_attack_that_it_never_met() -> None:
+    hard = {"R@1": 0.5, "attacks": ["margin", "joint"], "of": 2}
+    met = [attacked("one", 30.0, adaptive_short=hard), attacked("two", 35.0, adaptive_short={**hard, "R@1": 1.5})]
+    cut = attacked("cut", 30.0, adaptive_short={"R@1": 9.0, "attacks": ["margin"], "of": 2})
+    (board,) = boards(attacked("weak", 26.0), cut, *met)
+    assert [(place, entry.name, entry.lacking) for place, entry in board.placed] == [
+        (1, "two", ""),
+        (2, "one", ""),
+        (None, "weak", "all adaptive attacks"),
+        (None, "cut", "all adaptive attacks"),
+    ]
+    assert column(board, STRONGEST) == ["1.5", "0.5", "≤ 26.0", "≤ 9.0"]
+    assert "Not on record for some of them" in board.says and "They stand behind the others." in board.says
+    # One that alone was attacked so hard would be first by that, whatever is left of it.
+    (lone,) = boards(attacked("weak", 26.0), met[0])
+    assert [place for place, _ in lone.placed] == [1, 2] and lone.entries[0].name == "weak"
+    assert "Their order may change by it." in lone.says and column(lone, STRONGEST) == ["26.0", "0.5"]
+
+
 def test_a_masked_model_carries_its_flag_and_the_checks_that_failed() -> None:
     masking = {"verdict": "masked", "checks": {"steps": "fail", "restarts": "pass"}, "radius": 0.03, "images": 200}
     (board,) = boards(row("act", 30.0, masking=masking))

@@ -99,7 +99,9 @@ def test_entries_as_json_have_place_name_and_numbers(command: Command, tmp_path:
     found = [json.loads(line) for line in command("leaderboard", "cub", "--json").out.splitlines()]
     (own,) = [one for one in found if one["own"]]
     assert own["name"] == "mine, 8 steps" and own["scores"]["R@1 under its strongest attack"] == 4.0
-    assert len({(one["data"], one["board"], one["place"]) for one in found}) == len(found)
+    placed = [one for one in found if one["place"] is not None]
+    assert len({(one["data"], one["board"], one["place"]) for one in placed}) == len(placed)
+    assert all((one["place"] is None) == (one["has_not_met"] is not None) for one in found)
     assert not (tmp_path / "leaderboard").exists()
 
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 from robustmetric.report import masking_flag
@@ -41,6 +42,8 @@ class Entry:
     flags: tuple[str, ...] = ()
     is_own: bool = False
     """Whether it is the reader's, not ours."""
+    lacking: str = ""
+    """An attack that others of its board met and it did not: it stands behind them, without a place."""
 
     @property
     def is_collapsed(self) -> bool:
@@ -63,6 +66,12 @@ class Board:
     """Whether an attack that is known to be stronger was not run on all of them."""
     is_sketch: bool = False
     """Whether its rows are of models that have hardly begun, and it is shown when asked for."""
+
+    @property
+    def placed(self) -> list[tuple[int | None, Entry]]:
+        """The entries with their places."""
+        places = count(1)
+        return [(None if entry.lacking else next(places), entry) for entry in self.entries]
 
 
 @dataclass(frozen=True)
@@ -100,24 +109,40 @@ def make_entry(name: str, cells: Sequence[Cell], rows: Sequence[Row], is_own: bo
 
 
 def make_board(
-    title: str, says: str, columns: Sequence[Column], entries: Sequence[Entry], headline: int, clean: int | None = None
+    title: str,
+    says: str,
+    columns: Sequence[Column],
+    entries: Sequence[Entry],
+    headline: int,
+    clean: int | None = None,
+    lacking: Sequence[str] = (),
 ) -> Board:
-    """The board with its entries in order, ties by the clean column; columns that no entry fills are left out."""
+    """The board with its entries in order, ties by the clean column; columns that no entry fills are left out.
+
+    `lacking`: for each entry, what it has not met. The number of one that lacks the strongest attack is an upper end.
+    """
+    if lacking:
+        entries = [replace(entry, lacking=what) for entry, what in zip(entries, lacking, strict=True)]
     needed = {headline} if clean is None else {headline, clean}
     filled = {i for i in range(len(columns)) if any(entry.cells[i].text != DASH for entry in entries)}
     kept = sorted(filled | needed)
 
-    def place(entry: Entry) -> tuple[bool, float, float]:
+    def place(entry: Entry) -> tuple[bool, bool, float, float]:
         value, beside = entry.cells[headline].value, None if clean is None else entry.cells[clean].value
         first = math.inf if value is None else -columns[headline].sign * value
-        return entry.is_collapsed, first, math.inf if beside is None else -beside
+        return entry.is_collapsed, bool(entry.lacking), first, math.inf if beside is None else -beside
+
+    def shown(entry: Entry, column: int) -> Cell:
+        found = entry.cells[column]
+        is_upper_end = column == headline and entry.lacking and found.value is not None
+        return replace(found, text=f"≤ {found.text}") if is_upper_end else found
 
     ordered = sorted(entries, key=place)
     return Board(
         title=title,
         says=says,
         columns=tuple(columns[i] for i in kept),
-        entries=tuple(replace(entry, cells=tuple(entry.cells[i] for i in kept)) for entry in ordered),
+        entries=tuple(replace(entry, cells=tuple(shown(entry, i) for i in kept)) for entry in ordered),
         headline=kept.index(headline),
         clean=None if clean is None else kept.index(clean),
     )

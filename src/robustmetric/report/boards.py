@@ -19,7 +19,15 @@ from robustmetric.report.board import (
     make_entry,
     published_cell,
 )
-from robustmetric.report.board_words import ADAPTIVE, cut_and_sought, not_met, training
+from robustmetric.report.board_words import (
+    ADAPTIVE,
+    cut_and_sought,
+    have_met,
+    have_met_all_adaptive,
+    lacked,
+    not_met,
+    training,
+)
 from robustmetric.report.classification import (
     LAST,
     ORDER,
@@ -109,7 +117,8 @@ def retrieval(data: str, rows: Rows) -> list[Board]:
         title = f"Retrieval, {title_of(model)}, protocol {protocol}"
         lacking = not_met(kinds, "auto_rank", "AutoRank, the worst case")
         says = training(PROTOCOLS.get(data, LARGE)[protocol], lacking)
-        made = make_board(title, says, columns, entries, headline=3, clean=2)
+        behind = lacked(have_met(kinds, "auto_rank"), "AutoRank")
+        made = make_board(title, says, columns, entries, headline=3, clean=2, lacking=behind)
         boards.append(replace(made, is_sketch=protocol == "sketch", is_provisional=bool(lacking)))
     return boards
 
@@ -140,7 +149,8 @@ def clustering(data: str, rows: Rows) -> list[Board]:
         lacking = not_met(ways, "adaptive", "an attack that knows of neighbours and votes") + cut
         says = training(ENSEMBLES.get(protocol, LARGE[protocol]), lacking + sought)
         title = f"Clustering and search, all images moved, {title_of(model)}, protocol {protocol}"
-        made = make_board(title, says, columns, entries, headline=4, clean=2)
+        behind = lacked(have_met_all_adaptive(ways), "all adaptive attacks")
+        made = make_board(title, says, columns, entries, headline=4, clean=2, lacking=behind)
         boards.append(replace(made, is_provisional=bool(lacking)))
     return boards
 
@@ -169,7 +179,8 @@ def classifiers(data: str, rows: Rows) -> list[Board]:
         lacking = not_met(ways, "AutoAttack", "AutoAttack")
         hasty = hastily_trained([row for seeds in ways.values() for row in seeds])
         says = training(PROTOCOLS.get(data, LARGE)[protocol], f"{lacking}{hasty and f' {hasty}'}")
-        made = make_board(title, says, columns, entries, headline=1, clean=0)
+        behind = lacked(have_met(ways, "AutoAttack"), "AutoAttack")
+        made = make_board(title, says, columns, entries, headline=1, clean=0, lacking=behind)
         boards.append(replace(made, is_provisional=bool(lacking)))
     return boards
 

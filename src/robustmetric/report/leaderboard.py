@@ -78,6 +78,7 @@ def render(found: Sequence[Chapter], folders: Sequence[str] = ()) -> str:
         # The one script that the page's own policy lets run.
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         MARK=MARK,
+        DASH=DASH,
     )
 
 
@@ -91,10 +92,7 @@ def chart(board: Board, name: str) -> Markup | None:
     if board.clean is None:
         return _curves(board, name)
     clean, headline = board.clean, board.headline
-    points = [
-        (place, entry, entry.cells[clean].value, entry.cells[headline].value)
-        for place, entry in enumerate(board.entries, 1)
-    ]
+    points = [(place, entry, entry.cells[clean].value, entry.cells[headline].value) for place, entry in board.placed]
     if sum(x is not None and y is not None for *_, x, y in points) < FEWEST:
         return None
     figure, axes = new_axes(f"{board.columns[clean].title}, percent", board.columns[headline].title)
@@ -103,7 +101,14 @@ def chart(board: Board, name: str) -> Markup | None:
             continue
         style = COLOURS[1] if entry.is_own else COLOURS[-1] if entry.is_collapsed else COLOURS[0]
         axes.plot([x], [y], marker="x" if entry.is_collapsed else "o", color=style, markersize=6, linestyle="none")
-        axes.annotate(str(place), (x, y), xytext=(5, 4), textcoords="offset points", fontsize=9, color=INK)
+        axes.annotate(
+            DASH if place is None else str(place),
+            (x, y),
+            xytext=(5, 4),
+            textcoords="offset points",
+            fontsize=9,
+            color=INK,
+        )
     axes.set_ylim(bottom=0)
     axes.margins(x=0.06, y=0.12)
     return to_svg(figure, name, f"{board.columns[headline].title} against {board.columns[clean].title}: {board.title}")
@@ -186,12 +191,13 @@ def as_lines(folders: Sequence[Path]) -> list[str]:
                 "scores": _numbers(board, entry),
                 "seeds": [row["seed"] for row in entry.rows],
                 "flags": list(entry.flags),
+                "has_not_met": entry.lacking or None,
                 "own": entry.is_own,
             }
         )
         for chapter in read_chapters(folders)
         for board in chapter.boards
-        for place, entry in enumerate(board.entries, 1)
+        for place, entry in board.placed
     ]
 
 
