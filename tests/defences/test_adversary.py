@@ -134,6 +134,18 @@ def test_a_radius_grows_over_a_share_of_the_training_and_its_step_with_it() -> N
             Adversary(adversary.attack, growing=growing)
 
 
+def test_an_engine_that_cannot_be_had_in_another_ball_is_refused_at_once() -> None:
+    class Still:
+        ball = Ball(0.2)
+
+        def __call__(self, value: Value, clean: Tensor, generator: torch.Generator | None = None) -> Tensor:
+            return clean
+
+    assert Adversary(Still()).at(0.0).attack.ball.radius == 0.2
+    with pytest.raises(InputError, match="the radius of Still cannot grow, since it is no dataclass"):
+        Adversary(Still(), growing=0.5)
+
+
 def growing_defences() -> list[Defence]:
     loss, attack = ProxyAnchor(CLASSES, DIM), PGD(Ball(0.2), steps=4, step_size=0.1)
     return [

@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from robustmetric import recipe
+from robustmetric import recipe, records
 from robustmetric.errors import InputError
 from robustmetric.jobs.assemble import load_model, resolve
 from robustmetric.jobs.train import train
@@ -71,3 +71,17 @@ def test_more_members_than_images_of_a_class_are_refused_before_the_first_step(t
     file = str(written(tmp_path / "eat.yaml", f"{{name: eat, losses: {losses}, attack: {ATTACK}}}"))
     with pytest.raises(InputError, match="cannot be cut into 200 parts"):
         train(file, [], tmp_path / "run")
+
+
+def test_a_radius_that_grows_is_small_in_the_first_epoch_and_whole_at_the_end(tmp_path: Path) -> None:
+    strong = "{name: pgd, ball: {name: ball, radius: 0.3}, steps: 4, step_size: 0.1}"
+    file = str(written(tmp_path / "eat.yaml", f"{{name: eat, losses: {LOSSES}, attack: {strong}, clean_share: 0}}"))
+
+    def losses(name: str, *changes: str) -> list[float]:
+        run = train(file, ["optimiser.rate=1e-12", "optimiser.warmup=0", *changes], tmp_path / name)
+        epochs = [record for record in records.read(run / "results.jsonl") if record.name == "epoch"]
+        return [record.scores["adversarial"] for record in epochs]
+
+    # Next to nothing is learned at this rate, so that the loss tells the radius alone.
+    still, grown = losses("still"), losses("grown", "defence.growing=0.5")
+    assert grown[0] < still[0] - 0.05 and grown[1] == pytest.approx(still[1], abs=1e-4)

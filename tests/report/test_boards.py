@@ -129,6 +129,9 @@ def attacked(name: str, left: float, **more: Any) -> dict[str, Any]:
     return {**row(name, 46.0, protocol="full"), **CLUSTERED, "clustering": block}
 
 
+SUITES = "all of clustering_short or clustering_adaptive"
+
+
 def test_an_entry_does_not_rise_by_an_attack_that_it_never_met() -> None:
     hard = {"R@1": 0.5, "attacks": ["margin", "joint"], "of": 2}
     met = [attacked("one", 30.0, adaptive_short=hard), attacked("two", 35.0, adaptive_short={**hard, "R@1": 1.5})]
@@ -137,8 +140,8 @@ def test_an_entry_does_not_rise_by_an_attack_that_it_never_met() -> None:
     assert [(place, entry.name, entry.lacking) for place, entry in board.placed] == [
         (1, "two", ""),
         (2, "one", ""),
-        (None, "weak", "all adaptive attacks"),
-        (None, "cut", "all adaptive attacks"),
+        (None, "weak", SUITES),
+        (None, "cut", SUITES),
     ]
     assert column(board, STRONGEST) == ["1.5", "0.5", "≤ 26.0", "≤ 9.0"]
     assert "Not on record for some of them" in board.says and "They stand behind the others." in board.says
@@ -146,6 +149,56 @@ def test_an_entry_does_not_rise_by_an_attack_that_it_never_met() -> None:
     (lone,) = boards(attacked("weak", 26.0), met[0])
     assert [place for place, _ in lone.placed] == [1, 2] and lone.entries[0].name == "weak"
     assert "Their order may change by it." in lone.says and column(lone, STRONGEST) == ["26.0", "0.5"]
+    (cut_alone,) = boards(attacked("weak", 26.0), met[0], cut)
+    assert "Their order may change by it." in cut_alone.says, "a suite that was cut counts for neither"
+
+
+def test_a_collapsed_entry_stands_last_of_those_that_met_the_same_and_sets_no_rule() -> None:
+    hard = {"R@1": 0.5, "attacks": ["margin"], "of": 1}
+    fallen = {**attacked("fallen", 30.0, adaptive_short={**hard, "R@1": 5.0}), "collapsed": True}
+    weak, one, two = (
+        attacked("weak", 26.0), attacked("one", 30.0, adaptive_short=hard), attacked("two", 30.0, adaptive_short=hard)
+    )  # fmt: skip
+    (board,) = boards(weak, fallen, one, two)
+    assert [(place, entry.name) for place, entry in board.placed] == [
+        (1, "one"), (2, "two"), (3, "fallen"), (None, "weak")
+    ]  # fmt: skip
+    (few,) = boards(weak, fallen, one)
+    assert [place for place, _ in few.placed] == [1, 2, 3] and few.entries[-1].name == "fallen"
+
+
+def test_rows_of_the_reader_take_no_place_from_ours() -> None:
+    hard = {"R@1": 0.5, "attacks": ["margin"], "of": 1}
+    mine = tuple(attacked(name, 30.0, adaptive_short=hard) for name in ("mine", "other"))
+    (board,) = boards(attacked("weak", 26.0), own=mine)
+    assert [(place, entry.name) for place, entry in board.placed] == [(1, "weak"), (2, "mine"), (3, "other")]
+
+
+def test_seeds_that_met_a_part_alone_do_not_lift_the_mean() -> None:
+    whole, part = {"R@1": 0.5, "attacks": ["a", "b"], "of": 2}, {"R@1": 9.0, "attacks": ["a"], "of": 2}
+    seeds = [{**attacked("at", 30.0, adaptive_short=block), "seed": seed} for seed, block in enumerate((whole, part))]
+    (board,) = boards(*seeds)
+    assert column(board, STRONGEST) == ["0.5"]
+
+
+def test_autorank_counts_at_the_radius_of_its_board() -> None:
+    def ranked(name: str, radius: float) -> dict[str, Any]:
+        return row(name, 30.0, auto_rank={"norm": "linf", "radius": radius, "R@1": 0.5})
+
+    (board,) = boards(ranked("act", 8 / 255), ranked("est", 8 / 255), ranked("ses", 1 / 255))
+    assert [entry.lacking for entry in board.entries] == ["", "", "AutoRank"]
+    assert column(board, STRONGEST)[-1].startswith("≤ ")
+
+
+def test_of_classifiers_those_without_autoattack_stand_behind() -> None:
+    def judged(name: str, **accuracy: float) -> dict[str, Any]:
+        block = {"norm": "linf", "radius": 8 / 255, "accuracy": accuracy}
+        made = row(name, 0.0, protocol="scaled", data="cifar10", clean={"accuracy": 90.0}, classification=block)
+        return {**made, "id": f"cifar10-small_resnet-{name}-scaled-seed0", "model": "small_resnet"}
+
+    full = {"PGD-20": 50.0, "AutoAttack": 30.0}
+    (board,) = boards(judged("weak", **{"PGD-20": 60.0}), judged("one", **full), judged("two", **full))
+    assert [place for place, _ in board.placed] == [1, 2, None] and column(board, "strongest")[-1] == "≤ 60.0"
 
 
 def test_a_masked_model_carries_its_flag_and_the_checks_that_failed() -> None:
@@ -172,7 +225,7 @@ def test_of_clustering_the_lowest_counts_whoevers_images_are_moved() -> None:
     assert strongest_of_clustering({**one, "clustering": adaptive}) == ("adaptive, both sides", 0.4)
     (board,) = boards(one)
     assert column(board, "PGD-10 R@1", is_published=True) == ["14.2"] and column(board, STRONGEST) == ["24.0"]
-    assert "60 epochs at rate 0.0001" in board.says and "knows of neighbours" in board.says
+    assert "60 epochs at rate 0.0001" in board.says and "know of neighbours" in board.says
 
 
 @pytest.mark.parametrize(("of", "is_said"), [(1, False), (4, True)])

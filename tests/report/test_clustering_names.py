@@ -52,7 +52,10 @@ def test_names_say_what_differs() -> None:
     assert kind({"name": "madry", "loss": {"name": "triplet"}}) == "at_triplet_label"
     assert kind({"name": "trades", "loss": loss, "weight": 1}) == "trades_weight1"
     taught = {"name": "one_student", "loss": loss}
-    for settings, name in (({}, "one_student"), ({"clean_share": 0.25}, "one_student_clean_share0_25")):
+    for settings, name in (
+        ({}, "one_student"), ({"clean_share": 0.25}, "one_student_clean_share0_25"),
+        ({"growing": 0.4}, "one_student_growing0_4"),
+    ):  # fmt: skip
         assert kind({**taught, "trained_by": {"name": "eat", "losses": five[:3], **settings}}) == name
     of_two = {"name": "eat", "losses": five[:2], "divided": False}
     assert kind({**taught, "trained_by": of_two}, is_long=True) == "one_student_no_split_n2_long"
@@ -126,6 +129,8 @@ def test_members_with_defences_of_their_own() -> None:
     plain = {"name": "plain"}
     assert naive(AT, AT, AT) == "naive" and naive(plain, plain, plain) == "naive_plain"
     assert naive(AT, AT) == "naive_n2"
+    grown = {**AT, "growing": 0.4}
+    assert naive(grown, grown, grown) == "naive_at_growing0_4"
     shared = {**AT, "clean_share": 0.5}
     assert naive(shared, shared, shared) == "naive_at_clean_share0_5"
     assert naive(AT, AT, plain) == "naive_at_at_plain" and naive(AT, plain, plain) == "naive_at_plain_plain"

@@ -15,6 +15,7 @@ from test_page import Page
 from commands import Command
 from robustmetric.report.boards import chapters
 from robustmetric.report.leaderboard import gather, render, shelf, write_leaderboard
+from robustmetric.report.scores import DASH
 
 
 def written(folder: Path, name: str = "mine") -> Path:
@@ -50,6 +51,14 @@ def test_the_numbers_are_those_of_the_rows(text: str) -> None:
         f"{lowest[0]:.1f} {lowest[1]}", *(f"{fixed[score]:.1f}" for score in ("ES:R", "LTM", "GTM", "ERS")),
         f"{found['attacks']['compat']['ERS']:.1f}", f"{found['cost_fe']:.1f}", "1",
     ]  # fmt: skip
+
+
+def test_entries_that_lack_the_strongest_attacks_have_no_place_and_an_upper_end(text: str) -> None:
+    (line,) = (part for part in text.split('<tr data-words="')[1:] if "cars-mobilenet_v2-at-r8-seed0" in part[:200])
+    assert f'<td class="place" data-value="5">{DASH}</td>' in line and "has not met all of clustering_short" in line
+    assert '<td data-value="" class="headline">≤ 26.7<' in line, "and it sorts below what was measured"
+    assert "keeps 1.6 of 60.7 under adaptive, both sides, the most of 4 that were attacked as hard" in Page(text).text
+    assert "Hollow points are upper ends" in text
 
 
 def test_how_to_measure_again_names_the_run_where_no_copy_of_its_weights_is_kept(text: str) -> None:

@@ -126,7 +126,7 @@ def compare(
 
     found, flags = job(first, second), masked(first, second)
     if as_json:
-        masking = {"masked": {str(run): words for run, words in flags.items()}} if flags else {}
+        masking = {"masked": {str(run): words for run, words in flags.items()}}
         for one in found:
             typer.echo(json.dumps({**asdict(one), "is_clear": one.is_clear, "verdict": one.verdict, **masking}))
         return

@@ -1,7 +1,7 @@
 """What the adversary inside a defence climbs: the shift, the clean embeddings as proxies, or the training loss."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Literal, get_args
 
 import torch
@@ -27,7 +27,8 @@ class Adversary:
 
     "shift": the distance from the clean embedding. "clean_proxy": Proxy-Anchor with the clean embeddings for proxies,
     each image's own its only positive; "clean_class": positive are all of its class. "label": the training loss.
-    `growing`: over this share of the training the radius grows from 0 to that of the attack, and its step with it.
+    `growing`: over this share of the training the radius grows from 0 to that of the attack, and its step with it. (A
+    run that is resumed for more epochs has done a smaller share of them, and goes back in this as in its rate.)
     """
 
     attack: Engine
@@ -37,7 +38,12 @@ class Adversary:
     def __post_init__(self) -> None:
         require_word(self.objective, get_args(Objective), "objective")
         if not 0 <= self.growing <= 1:
-            raise InputError(f"growing {self.growing} is not a share of the training; expected 0 to 1, such as 0.5")
+            raise InputError(f"growing {self.growing} is not a share of the training; expected 0 to 1, such as 0.4")
+        if self.growing and not is_dataclass(self.attack):
+            raise InputError(
+                f"the radius of {type(self.attack).__name__} cannot grow, since it is no dataclass; expected "
+                "growing: 0, or an engine such as pgd"
+            )
 
     def at(self, progress: float) -> "Adversary":
         """The adversary when this share of the training is done."""

@@ -108,6 +108,16 @@ def make_entry(name: str, cells: Sequence[Cell], rows: Sequence[Row], is_own: bo
     return Entry(name, tuple(cells), tuple(rows), tuple(filter(None, flags)), is_own)
 
 
+def put_behind(entries: Sequence[Entry], met: Sequence[bool], attack: str) -> list[Entry]:
+    """The entries that never met an attack know what they lack, if two of ours that did not collapse have met it.
+
+    (One that alone was attacked so hard would stand first by that, and the reader's rows take no place from ours.)
+    """
+    able = [is_met and not (entry.is_own or entry.is_collapsed) for entry, is_met in zip(entries, met, strict=True)]
+    lacking = attack if sum(able) > 1 else ""
+    return [replace(entry, lacking="" if is_met else lacking) for entry, is_met in zip(entries, met, strict=True)]
+
+
 def make_board(
     title: str,
     says: str,
@@ -115,14 +125,11 @@ def make_board(
     entries: Sequence[Entry],
     headline: int,
     clean: int | None = None,
-    lacking: Sequence[str] = (),
 ) -> Board:
     """The board with its entries in order, ties by the clean column; columns that no entry fills are left out.
 
-    `lacking`: for each entry, what it has not met. The number of one that lacks the strongest attack is an upper end.
+    The number of one that lacks the strongest attack of its board is an upper end of what that would leave.
     """
-    if lacking:
-        entries = [replace(entry, lacking=what) for entry, what in zip(entries, lacking, strict=True)]
     needed = {headline} if clean is None else {headline, clean}
     filled = {i for i in range(len(columns)) if any(entry.cells[i].text != DASH for entry in entries)}
     kept = sorted(filled | needed)
@@ -130,7 +137,7 @@ def make_board(
     def place(entry: Entry) -> tuple[bool, bool, float, float]:
         value, beside = entry.cells[headline].value, None if clean is None else entry.cells[clean].value
         first = math.inf if value is None else -columns[headline].sign * value
-        return entry.is_collapsed, bool(entry.lacking), first, math.inf if beside is None else -beside
+        return bool(entry.lacking), entry.is_collapsed, first, math.inf if beside is None else -beside
 
     def shown(entry: Entry, column: int) -> Cell:
         found = entry.cells[column]

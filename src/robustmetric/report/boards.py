@@ -1,13 +1,12 @@
 """The ledger as boards: by data, protocol and model every way of training, by what the strongest attack leaves it."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from robustmetric import recipe
-from robustmetric.report import clustering_rows, comparison
+from robustmetric.report import clustering_rows, comparison, met
 from robustmetric.report.board import (
     Board,
     Cell,
@@ -18,16 +17,9 @@ from robustmetric.report.board import (
     make_board,
     make_entry,
     published_cell,
+    put_behind,
 )
-from robustmetric.report.board_words import (
-    ADAPTIVE,
-    cut_and_sought,
-    have_met,
-    have_met_all_adaptive,
-    lacked,
-    not_met,
-    training,
-)
+from robustmetric.report.board_words import cut_and_sought, not_met, training
 from robustmetric.report.classification import (
     LAST,
     ORDER,
@@ -40,7 +32,7 @@ from robustmetric.report.classification import (
 )
 from robustmetric.report.comparison import title_of
 from robustmetric.report.data_names import data_title
-from robustmetric.report.ledger import ENSEMBLES, LARGE, PROTOCOLS, RADII, Row, not_measured
+from robustmetric.report.ledger import ENSEMBLES, LARGE, PROTOCOLS, Row, not_measured
 from robustmetric.report.scores import describe, show
 
 STRONGEST = "R@1 under its strongest attack"
@@ -48,6 +40,7 @@ RANKED = ("ES:R", "LTM", "GTM")
 """Scores of mode `fixed` that are R@1 under an attack, of which the lowest counts."""
 SIDES = {"": "both sides", "query only": "queries alone", "gallery only": "gallery alone"}
 """Whose images are moved in an attack on clustering, by the part of its block."""
+WHOLE_SUITE = "a whole suite of attacks that know of neighbours and votes"
 PARTS = {"clean": "clean", "pgd10": "under PGD-10"}
 """What is published of clustering."""
 
@@ -115,10 +108,11 @@ def retrieval(data: str, rows: Rows) -> list[Board]:
             cells = [published_cell(block, "R@1"), published_cell(block, "ERS"), *_ranked_cells(seeds)]
             entries.append(make_entry(_with_steps(*kind), cells, seeds, is_own))
         title = f"Retrieval, {title_of(model)}, protocol {protocol}"
-        lacking = not_met(kinds, "auto_rank", "AutoRank, the worst case")
+        are_met = [any(map(met.has_auto_rank, seeds)) for seeds in kinds.values()]
+        entries = put_behind(entries, are_met, "AutoRank")
+        lacking = not_met(are_met, "AutoRank, the worst case", any(entry.lacking for entry in entries))
         says = training(PROTOCOLS.get(data, LARGE)[protocol], lacking)
-        behind = lacked(have_met(kinds, "auto_rank"), "AutoRank")
-        made = make_board(title, says, columns, entries, headline=3, clean=2, lacking=behind)
+        made = make_board(title, says, columns, entries, headline=3, clean=2)
         boards.append(replace(made, is_sketch=protocol == "sketch", is_provisional=bool(lacking)))
     return boards
 
@@ -145,12 +139,13 @@ def clustering(data: str, rows: Rows) -> list[Board]:
             block = seeds[0].get("published", {})
             theirs = [published_cell(block.get(part, {}), "R@1") for part in ("clean", "pgd10")]
             entries.append(make_entry(str(way), [*theirs, *_clustered_cells(seeds)], seeds, is_own))
+        are_met = [any(map(met.all_adaptive, seeds)) for seeds in ways.values()]
+        entries = put_behind(entries, are_met, "all of clustering_short or clustering_adaptive")
         cut, sought = cut_and_sought(ways)
-        lacking = not_met(ways, "adaptive", "an attack that knows of neighbours and votes") + cut
+        lacking = not_met(are_met, WHOLE_SUITE, any(entry.lacking for entry in entries)) + cut
         says = training(ENSEMBLES.get(protocol, LARGE[protocol]), lacking + sought)
         title = f"Clustering and search, all images moved, {title_of(model)}, protocol {protocol}"
-        behind = lacked(have_met_all_adaptive(ways), "all adaptive attacks")
-        made = make_board(title, says, columns, entries, headline=4, clean=2, lacking=behind)
+        made = make_board(title, says, columns, entries, headline=4, clean=2)
         boards.append(replace(made, is_provisional=bool(lacking)))
     return boards
 
@@ -176,11 +171,12 @@ def classifiers(data: str, rows: Rows) -> list[Board]:
             make_entry(name, _classified_cells(seeds, attacks), seeds, is_own) for (name, is_own), seeds in ways.items()
         ]
         title = f"Classifiers, {title_of(model)}, protocol {protocol}, at {at}"
-        lacking = not_met(ways, "AutoAttack", "AutoAttack")
+        are_met = [any(map(met.has_auto_attack, seeds)) for seeds in ways.values()]
+        entries = put_behind(entries, are_met, "AutoAttack")
+        lacking = not_met(are_met, "AutoAttack", any(entry.lacking for entry in entries))
         hasty = hastily_trained([row for seeds in ways.values() for row in seeds])
         says = training(PROTOCOLS.get(data, LARGE)[protocol], f"{lacking}{hasty and f' {hasty}'}")
-        behind = lacked(have_met(ways, "AutoAttack"), "AutoAttack")
-        made = make_board(title, says, columns, entries, headline=1, clean=0, lacking=behind)
+        made = make_board(title, says, columns, entries, headline=1, clean=0)
         boards.append(replace(made, is_provisional=bool(lacking)))
     return boards
 
@@ -212,9 +208,8 @@ def strongest(row: Row) -> tuple[str, float] | None:
     """The attack on record that leaves the least of a row's R@1, and what it leaves; None where none was run."""
     fixed = row.get("attacks", {}).get("fixed", {})
     found = {score.removesuffix(":R"): float(fixed[score]) for score in RANKED if score in fixed}
-    block = row.get("auto_rank", {})
-    if "R@1" in block and math.isclose(block["radius"], RADII.get(row["data"], block["radius"]), rel_tol=1e-3):
-        found["AutoRank"] = float(block["R@1"])
+    if met.has_auto_rank(row):
+        found["AutoRank"] = float(row["auto_rank"]["R@1"])
     return _lowest(found)
 
 
@@ -239,7 +234,7 @@ def _ranked_cells(rows: Sequence[Row]) -> list[Cell]:
     blocks = {mode: [row.get("attacks", {}).get(mode, {}) for row in rows] for mode in ("fixed", "compat")}
     return [
         cell(row["clean"].get("R@1") for row in rows),
-        lowest_cell([strongest(row) for row in rows]),
+        lowest_cell([strongest(row) for row in met.attacked_hardest(rows, met.has_auto_rank)]),
         *(cell(block.get(score) for block in blocks["fixed"]) for score in RANKED),
         *(cell(block.get("ERS") for block in blocks[mode]) for mode in ("fixed", "compat")),
         cell([rows[0].get("cost_fe")]),
@@ -249,14 +244,14 @@ def _ranked_cells(rows: Sequence[Row]) -> list[Cell]:
 def _clustered_cells(rows: Sequence[Row]) -> list[Cell]:
     blocks = [row["clustering"] for row in rows]
     attacked = [block.get("pgd10", {}) for block in blocks]
-    # Seeds that never met the adaptive attacks say nothing of them, nor of what the strongest leaves.
-    met = [row for row in rows if any(part in row["clustering"] for part in ADAPTIVE)]
-    least = [min(row["clustering"][part]["R@1"] for part in ADAPTIVE if part in row["clustering"]) for row in met]
-    adaptive = replace(cell(least), below=f"{len(met)} of {len(rows)} seeds" if 0 < len(met) < len(rows) else "")
+    hardest = met.attacked_hardest(rows, met.all_adaptive, met.some_adaptive)
+    some = [row for row in hardest if met.some_adaptive(row)]
+    least = [min(row["clustering"][part]["R@1"] for part in met.ADAPTIVE if part in row["clustering"]) for row in some]
+    adaptive = replace(cell(least), below=f"{len(some)} of {len(rows)} seeds" if 0 < len(some) < len(rows) else "")
     return [
         cell(block["clean"].get("R@1") for block in blocks),
         cell(block["clean"].get("F1") for block in blocks),
-        lowest_cell([strongest_of_clustering(row) for row in met or rows]),
+        lowest_cell([strongest_of_clustering(row) for row in hardest]),
         *(cell((block.get(side, {}) if side else block).get("R@1") for block in attacked) for side in SIDES),
         adaptive,
         cell([rows[0].get("cost_fe")]),
@@ -267,7 +262,9 @@ def _classified_cells(rows: Sequence[Row], attacks: Sequence[str]) -> list[Cell]
     blocks = [on_all(row["classification"]) for row in rows]
     return [
         cell(row["clean"].get("accuracy") for row in rows),
-        lowest_cell([_lowest(left_by(row["classification"])) for row in rows]),
+        lowest_cell(
+            [_lowest(left_by(row["classification"])) for row in met.attacked_hardest(rows, met.has_auto_attack)]
+        ),
         *(cell(block.get(name) for block in blocks) for name in attacks),
     ]
 

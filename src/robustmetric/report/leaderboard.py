@@ -100,7 +100,8 @@ def chart(board: Board, name: str) -> Markup | None:
         if x is None or y is None:
             continue
         style = COLOURS[1] if entry.is_own else COLOURS[-1] if entry.is_collapsed else COLOURS[0]
-        axes.plot([x], [y], marker="x" if entry.is_collapsed else "o", color=style, markersize=6, linestyle="none")
+        marker, fill = "x" if entry.is_collapsed else "o", "none" if entry.lacking else "full"
+        axes.plot([x], [y], marker=marker, fillstyle=fill, color=style, markersize=6, linestyle="none")
         axes.annotate(
             DASH if place is None else str(place),
             (x, y),
