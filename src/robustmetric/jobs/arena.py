@@ -79,11 +79,7 @@ class Arena:
         """Embed the gallery, with a bar if `shown`; take all queries, or `limit` of them drawn with `seed`."""
         if batch_size < 1:
             raise InputError(f"a batch of {batch_size} images cannot be attacked; expected at least 1")
-        sought = known_search(search)
-        if fast and sought != "fp32":
-            raise InputError(f"--fast is bfloat16 throughout; expected it without --search {search}")
-        if shown and sought != "fp32" and workers.device.type != "cuda":
-            say(f"--search {search} is for a GPU: on {workers.device.type} attacks search in fp32")
+        sought = _available(known_search(search), workers.device, fast=fast, shown=shown)
         queries = Feed(dataset.queries, workers.device)
         searched = None if isinstance(model, Classifies) else dataset.gallery
         items = Feed(searched, workers.device) if searched is not None else queries
@@ -112,7 +108,7 @@ class Arena:
             batch_size=batch_size,
             data_fingerprint=data_fingerprint(dataset),
             fast=fast,
-            search=sought if workers.device.type == "cuda" else "fp32",
+            search=sought,
         )
 
     @cached_property
@@ -181,6 +177,17 @@ def _check_classes(classes: int, dataset: Dataset) -> None:
             f"{dataset.name} has {found} classes and the model tells {classes} apart; "
             "expected those it was trained on, in the same order"
         )
+
+
+def _available(search: Search, device: torch.device, *, fast: bool, shown: bool) -> Search:
+    """What attacks search in on this device, which is said where it is not what was asked for."""
+    if fast and search != "fp32":
+        raise InputError(f"--fast is bfloat16 throughout; expected it without --search {search}")
+    if search == "fp32" or device.type == "cuda":
+        return search
+    if shown:
+        say(f"--search {search} is for a GPU: on {device.type} attacks search in fp32")
+    return "fp32"
 
 
 def empty_gallery(classes: int, device: torch.device) -> Gallery:
