@@ -119,12 +119,7 @@ def put_behind(entries: Sequence[Entry], met: Sequence[bool], attack: str) -> li
 
 
 def make_board(
-    title: str,
-    says: str,
-    columns: Sequence[Column],
-    entries: Sequence[Entry],
-    headline: int,
-    clean: int | None = None,
+    title: str, says: str, columns: Sequence[Column], entries: Sequence[Entry], headline: int, clean: int | None = None
 ) -> Board:
     """The board with its entries in order, ties by the clean column; columns that no entry fills are left out.
 
