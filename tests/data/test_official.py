@@ -1,11 +1,13 @@
 """The published image sets, on small trees in their official layouts."""
 
+import json
 import logging
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from scipy.io import savemat
 
 from conftest import Paint
@@ -256,6 +258,37 @@ def test_the_binary_cifar_is_read_bit_for_bit(tmp_path: Path, caplog: pytest.Log
         Cifar10(root=str(tmp_path)).load()
     (tmp_path / "test_batch.bin").unlink()
     with pytest.raises(InputError, match=r"test_batch\.bin cannot be read"):
+        Cifar10(root=str(tmp_path)).load()
+
+
+def test_cifar_as_strips_of_png_is_read_bit_for_bit(tmp_path: Path) -> None:
+    lines = np.random.default_rng(0).integers(0, 256, (6, 4, 1024, 3), np.uint8)
+    home = tmp_path / "package"
+    home.mkdir()
+    for name, strip in zip([*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"], lines, strict=True):
+        Image.fromarray(strip).save(home / f"{name}.png")
+    (home / "train_lables.json").write_text(json.dumps([9, 8, 7, 6] * 5))
+    (home / "test_lables.json").write_text("[3, 2, 1, 0]")
+    dataset = Cifar10(root=str(tmp_path)).load()
+    assert dataset.train.labels.tolist() == [9, 8, 7, 6] * 5 and dataset.queries.labels.tolist() == [3, 2, 1, 0]
+    # The second pixel of the second line of image 1 of batch 2: place 33 of its line.
+    assert dataset.train.inputs[5, :, 1, 1].tolist() == lines[1, 1, 33].tolist()
+    assert dataset.note == "" and not Cifar10(root=str(tmp_path)).has_files
+    (home / "test_lables.json").write_text("[3, 2, 1]")
+    with pytest.raises(InputError, match=r"test_lables\.json has 3 labels for 4 images"):
+        Cifar10(root=str(tmp_path)).load()
+    for wrong in ("[3, 2, 1, 300]", "{", '["a"]'):
+        (home / "test_lables.json").write_text(wrong)
+        with pytest.raises(InputError, match=r"test_lables\.json is no list of labels"):
+            Cifar10(root=str(tmp_path)).load()
+    (home / "test_lables.json").write_text("[3, 2, 1, 10]")
+    with pytest.raises(InputError, match="label 10 is not one of the ten classes"):
+        Cifar10(root=str(tmp_path)).load()
+    Image.fromarray(lines[0, :, :32]).save(home / "test_batch.png")
+    with pytest.raises(InputError, match="32 pixels wide; expected 1,024"):
+        Cifar10(root=str(tmp_path)).load()
+    (home / "test_batch.png").write_bytes(b"no picture")
+    with pytest.raises(InputError, match=r"test_batch\.png cannot be read"):
         Cifar10(root=str(tmp_path)).load()
 
 
