@@ -28,18 +28,35 @@ def test_volume_by_hand() -> None:
     # True class 1. Without it: (3, 4) and (4, 3) up to length: cosine 24/25.
     p = torch.tensor([[[0.3, 0.3, 0.4]], [[0.4, 0.3, 0.3]]])
     expected = math.log((1 + 1e-6) ** 2 - (24 / 25) ** 2)
-    assert log_volume(p, torch.tensor([1])).tolist() == pytest.approx([expected], rel=1e-5)
+    assert log_volume(p.log(), torch.tensor([1])).tolist() == pytest.approx([expected], rel=1e-5)
     # Class 0 removed: (3, 4) and (3, 3).
     cosine = 21 / (5 * math.sqrt(18))
-    assert log_volume(p, torch.tensor([0])).item() == pytest.approx(math.log((1 + 1e-6) ** 2 - cosine**2), rel=1e-4)
+    assert log_volume(p.log(), torch.tensor([0])).item() == pytest.approx(
+        math.log((1 + 1e-6) ** 2 - cosine**2), rel=1e-4
+    )
 
 
 def test_volume_is_zero_without_common_choices_and_low_where_all_agree() -> None:
     apart = torch.tensor([[[0.5, 0.5, 0.0, 0.0]], [[0.5, 0.0, 0.5, 0.0]], [[0.5, 0.0, 0.0, 0.5]]])
-    assert log_volume(apart, torch.tensor([0])).item() == pytest.approx(3e-6, abs=1e-6)
+    assert log_volume(apart.log(), torch.tensor([0])).item() == pytest.approx(3e-6, abs=1e-6)
     alike = apart[:1].expand(3, 1, 4)
     # A matrix of ones has eigenvalues 3, 0, 0: (3 + 1e-6) * 1e-6^2.
-    assert log_volume(alike, torch.tensor([0])).item() == pytest.approx(math.log(3) + 2 * math.log(1e-6), rel=1e-5)
+    assert log_volume(alike.log(), torch.tensor([0])).item() == pytest.approx(
+        math.log(3) + 2 * math.log(1e-6), rel=1e-5
+    )
+
+
+@pytest.mark.parametrize("certain", [0.0, 30.0, 100.0])
+def test_volume_is_of_wrong_classes_however_certain_the_true_one_is(certain: float) -> None:
+    """Probabilities of e^-100 are no less different from one another than those of 0.1."""
+    wrong = torch.tensor([[0.0, 1.0], [0.0, -1.0]])
+    scores = torch.cat([torch.full((2, 1), certain), wrong], dim=1)[:, None].requires_grad_()
+    volume = log_volume(scores, torch.tensor([0]))
+    # Rows (1, e) and (1, 1 / e): the cosine is 2 / (1 + e^2)^(1/2) / (1 + e^-2)^(1/2).
+    cosine = 2 / math.sqrt((1 + math.e**2) * (1 + math.e**-2))
+    assert volume.item() == pytest.approx(math.log((1 + 1e-6) ** 2 - cosine**2), rel=1e-4)
+    (gradient,) = torch.autograd.grad(volume.sum(), scores)
+    assert gradient[:, 0, 0].abs().max() == 0 and gradient[:, 0, 1:].abs().min() > 0.1
 
 
 class Fixed(nn.Module):

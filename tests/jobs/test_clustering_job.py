@@ -243,6 +243,23 @@ def test_queries_without_positives_are_counted_and_reported(digits: Dataset) -> 
     assert "without_positives" not in whole[0].settings
 
 
+def test_an_attack_that_cannot_begin_says_so(digits: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
+    """As PGD on the distance to the clean self would not from there: such an attack leaves everything as it was."""
+
+    class Rounded(nn.Module):
+        dim, shape = 64, (1, 8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (x * 4).round().flatten(1) + 1
+
+    few = Dataset("few", train=digits.train, queries=part(digits.queries, torch.arange(40)))
+    for model, share in ((Rounded(), 100.0), (encoder(0), 0.0)):
+        said = list(run_clustering(prepared(model, few), replace(SUITE, trials=[A1]), 0, CONTEXT))
+        assert said[1].context["percent_without_gradient_at_the_start"] == share
+        told = "A1: no image has a gradient where the climb begins" in capsys.readouterr().err
+        assert told == (share == 100)
+
+
 def test_a_gallery_of_its_own_is_moved_too(digits: Dataset) -> None:
     queries, gallery = part(digits.queries, torch.arange(20)), part(digits.queries, torch.arange(20, 80))
     apart = Dataset("apart", train=digits.train, queries=queries, gallery=gallery)
@@ -262,6 +279,13 @@ def test_too_many_neighbours_or_clusters_are_refused(digits: Dataset) -> None:
         list(run_clustering(arena, SUITE, 0, CONTEXT, reading=Reading(ks=(1, 100))))
     with pytest.raises(InputError, match="81 clusters asked of 80 points"):
         list(run_clustering(arena, SUITE, 0, CONTEXT, reading=Reading(clusters=81)))
+
+
+def test_images_of_one_class_are_refused_before_anything_is_moved(digits: Dataset) -> None:
+    alike = part(digits.queries, (digits.queries.labels == digits.queries.labels[0]).nonzero()[:, 0])
+    arena = prepared(encoder(0), Dataset("alike", train=digits.train, queries=alike))
+    with pytest.raises(InputError, match="of one class only; expected two or more"):
+        next(run_clustering(arena, SUITE, 0, CONTEXT))
 
 
 def test_an_attack_on_single_queries_is_refused(digits: Dataset) -> None:

@@ -51,6 +51,17 @@ def test_a_row_says_how_near_one_attack_brought_the_images(tmp_path: Path) -> No
     assert "cosines" not in row["clustering"]["readings"]["mean"]["pgd10"]
 
 
+def test_a_row_says_how_many_queries_cannot_hit(tmp_path: Path) -> None:
+    path = run(tmp_path / "cars-eat_eat-seed0")
+    assert "without_positives" not in read_row(path)["clustering"]
+    found = [replace(r, settings={**r.settings, "without_positives": 7}) for r in records.read(path / "results.jsonl")]
+    (path / "results.jsonl").unlink()
+    for record in found:
+        records.append(path / "results.jsonl", record)
+    row = read_row(path)
+    assert faults(row) == [] and row["clustering"]["without_positives"] == 7
+
+
 def test_a_row_says_that_its_attacks_searched_in_bfloat16(tmp_path: Path) -> None:
     path = run(tmp_path / "cars-eat_eat-seed0")
     found = list(records.read(path / "results.jsonl"))
@@ -352,6 +363,7 @@ NEAR = {"clean": 0.1, "moved": 0.9, "own": 0.2}
         (("steps", "ten"), {"R@1": 3.0}, "clustering.steps: 'ten' is no number > 0"),
         (("radii", "0"), {"R@1": 3.0}, "clustering.radii: '0' is no number > 0"),
         (("clean",), {}, "clustering.clean is empty"),
+        (("without_positives",), 0, "clustering.without_positives 0 is no number of queries; leave it out"),
     ],
 )
 def test_a_fault_of_the_block_is_named(where: tuple[str, ...], value: Any, words: str, tmp_path: Path) -> None:

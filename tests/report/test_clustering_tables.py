@@ -114,6 +114,20 @@ def test_an_attack_that_brings_all_images_to_one_place_is_told(make_run: MakeRun
     ], "the newest; not where they stay apart, or lay together before, nor of another radius"
 
 
+def test_queries_that_cannot_hit_and_attacks_that_cannot_begin_are_told(make_run: MakeRun) -> None:
+    flat = [
+        replace(one, context={**one.context, "percent_without_gradient_at_the_start": share})
+        for one, share in ((near("A2", 0.5, 0.9), 100.0), (near("A3", 0.5, 0.9), 50.0))
+    ]
+    lonely = [replace(one, settings={**one.settings, "without_positives": 1200}) for one in (*ALONE, *flat)]
+    runs = read_runs([make_run("at", *lonely)])
+    (group,) = groups(runs)
+    assert sentences(group, runs)[1:] == [
+        "at: 1,200 queries have no image of their class to find.",
+        "at: A2 has no gradient to begin with on 100 % of the images: what it leaves says little.",
+    ]
+
+
 def swept(reading: str) -> list[Record]:
     steps = [record(f"{n} steps", BOTH, reading, 30.0 - n, 5.0, steps=n) for n in (1, 2, 10)]
     radii = [(16, 12.0), (32, 6.0)]

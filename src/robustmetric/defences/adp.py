@@ -13,7 +13,7 @@ from robustmetric.losses.proxy_anchor import ProxyAnchor, cosines
 from robustmetric.models.ensemble import members_of
 from robustmetric.types import Batch, Labels
 
-Predictions = Float[Tensor, "members batch classes"]
+Scores = Float[Tensor, "members batch classes"]
 LOG_OFFSET = 1e-20
 DETERMINANT_OFFSET = 1e-6
 
@@ -52,8 +52,8 @@ class DiversityPromoting(Defence):
         members = members_of(model, len(self.losses)).split(model(batch.inputs))
         losses = [loss for loss in self.losses if isinstance(loss, ProxyAnchor)]
         pairs = list(zip(losses, members, strict=True))
-        predictions = torch.stack([(self.sharpness * cosines(z, loss.proxies)).softmax(dim=1) for loss, z in pairs])
-        uncertainty, volume = entropy(predictions.mean(dim=0)), log_volume(predictions, batch.labels)
+        scores = self.sharpness * torch.stack([cosines(z, loss.proxies) for loss, z in pairs])
+        uncertainty, volume = entropy(scores.softmax(dim=2).mean(dim=0)), log_volume(scores, batch.labels)
         self.note(uncertainty=uncertainty, volume=volume)
         return {
             "metric": torch.stack([loss(z, batch.labels) for loss, z in pairs]).sum(),
@@ -67,12 +67,16 @@ def entropy(prediction: Float[Tensor, "batch classes"]) -> Float[Tensor, " batch
     return -(prediction * (prediction + LOG_OFFSET).log()).sum(dim=1)
 
 
-def log_volume(predictions: Predictions, labels: Labels) -> Float[Tensor, " batch"]:
-    """log det(M M' + 1e-6 I): 0 where the members' second choices have nothing in common, low where they agree."""
-    members, _, classes = predictions.shape
+def log_volume(scores: Scores, labels: Labels) -> Float[Tensor, " batch"]:
+    """log det(M M' + 1e-6 I): 0 where the members' second choices have nothing in common, low where they agree.
+
+    M's rows are the softmax of a member's scores without the true class, at unit length.
+    """
+    members, _, classes = scores.shape
     true = labels[:, None] == torch.arange(classes, device=labels.device)
-    # In doubles: next to an offset of 1e-6, the rounding of floats would show. A zero counts in no length or product.
-    rows = functional.normalize(predictions.double().masked_fill(true, 0), dim=2)
+    # In doubles: next to an offset of 1e-6, the rounding of floats would show. Over the wrong classes alone, which is
+    # the same at unit length: beside a true class that is all but certain, their own probabilities would vanish.
+    rows = functional.normalize(scores.double().masked_fill(true, -torch.inf).softmax(dim=2), dim=2)
     gram = torch.einsum("ibc,jbc->bij", rows, rows)
     offset = DETERMINANT_OFFSET * torch.eye(members, device=gram.device, dtype=gram.dtype)
-    return torch.linalg.slogdet(gram + offset).logabsdet.to(predictions.dtype)
+    return torch.linalg.slogdet(gram + offset).logabsdet.to(scores.dtype)

@@ -24,7 +24,7 @@ from robustmetric.jobs.diagnose import is_masking, run_masking
 from robustmetric.jobs.evaluate import run_suite
 from robustmetric.jobs.folder import save_arrays
 from robustmetric.jobs.pictures import Pictures
-from robustmetric.jobs.restarts import FLAT, Restarts, move, voters
+from robustmetric.jobs.restarts import Restarts, move, voters
 from robustmetric.jobs.surrogate import surrogate_settings
 from robustmetric.jobs.workers import full_precision
 from robustmetric.jobs.worst_case import fitted
@@ -34,7 +34,7 @@ from robustmetric.numerics.kmeans import Backend
 from robustmetric.numerics.randomness import repeatable
 from robustmetric.perturb.pgd import frozen
 from robustmetric.records import Record
-from robustmetric.report.clustering_schema import COSINES, SEARCH
+from robustmetric.report.clustering_schema import COSINES, FLAT, LONELY, SEARCH
 
 KIND = "clustering"
 KS = (1, 2, 4, 8, 10, 20)
@@ -286,4 +286,4 @@ def _name(label: str, sides: str, reading: str) -> str:
 
 def _described(arena: Arena, crowd: Crowd, reading: Reading) -> dict[str, Any]:
     described = {**arena.settings(), "reading_rules": {**asdict(reading), "ks": list(reading.ks)}}
-    return {**described, "without_positives": crowd.lonely} if crowd.lonely else described
+    return {**described, LONELY: crowd.lonely} if crowd.lonely else described

@@ -8,7 +8,7 @@ from robustmetric.jobs.clustering import alike, strongest
 from robustmetric.jobs.suites import labels_of
 from robustmetric.records import Record
 from robustmetric.report.clustering import BOTH, CLEAN, GALLERY, HEADLINE, KIND, QUERY, STRONGEST, backend
-from robustmetric.report.clustering_schema import COSINES, NOISE, SEARCH, SUITES, SWEEP
+from robustmetric.report.clustering_schema import COSINES, LONELY, NOISE, SEARCH, SUITES, SWEEP
 
 Block = dict[str, Any]
 FEW = ("R@1", "NMI", "F1")
@@ -49,6 +49,7 @@ def clustering_block(records: Sequence[Record], radius: float | None) -> Block:
     at = radius if radius is not None else min(radii, default=0.0)
     reading = headline.settings["reading"]
     block: Block = {"reading": reading, **_by_suite(records, reading, at)}
+    block |= {LONELY: headline.settings[LONELY]} if LONELY in headline.settings else {}
     others = dict.fromkeys(r.settings["reading"] for r in records if r.settings["reading"] != reading)
     readings = {name: {k: _few(v) for k, v in _by_suite(records, name, at).items()} for name in others}
     block |= {"readings": readings} if readings else {}

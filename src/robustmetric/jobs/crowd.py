@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from robustmetric.errors import InputError
 from robustmetric.jobs.arena import Arena, as_bytes
 from robustmetric.jobs.feed import Feed
 from robustmetric.metrics.average_precision import without_positives
@@ -34,6 +35,10 @@ class Crowd:
         """The arena's images, as a model sees them."""
         device = arena.workers.device
         labels = arena.gallery.labels
+        if len(labels.unique()) < 2:
+            raise InputError(
+                "the test images are of one class only; expected two or more, or nothing can be told apart"
+            )
         rows, exclude = arena.rows.to(device), arena.places.to(device)
         items = torch.arange(len(labels), device=device)
         inputs = _inputs(arena, arena.items, torch.arange(len(labels)))

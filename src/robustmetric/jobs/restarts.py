@@ -15,14 +15,14 @@ from robustmetric.errors import InputError
 from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.crowd import Crowd
 from robustmetric.jobs.folder import beside, load_arrays, save_arrays
+from robustmetric.jobs.progress import say
 from robustmetric.jobs.surrogate import load_surrogate
 from robustmetric.jobs.workers import full_precision
 from robustmetric.metrics.voting import Reading
 from robustmetric.models.ensemble import Ensemble
 from robustmetric.numerics.randomness import generator, repeatable
 from robustmetric.records import Record
-
-FLAT = "percent_without_gradient_at_the_start"
+from robustmetric.report.clustering_schema import FLAT
 
 
 class Restarts:
@@ -95,4 +95,6 @@ def move(
         else:
             rest["surrogate_members"] = voters(surrogate)
             moved = transfer_all(trial.attack, trial.engine, surrogate, arena.model, crowd.batch, randomness, **rest)
+    if moved.flat == 100:
+        say(f"{trial.label}: no image has a gradient where the climb begins, so that this attack shows nothing")
     return moved.embeddings, {FLAT: moved.flat}

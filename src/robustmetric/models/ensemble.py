@@ -58,7 +58,9 @@ class Ensemble(nn.Module):
                 )
             sizes.append(member.dim)
         if len(set(sizes)) > 1:
-            raise InputError(f"ensemble members have embeddings of sizes {sizes}; expected one size for all")
+            raise InputError(
+                f"ensemble members have embeddings of sizes {sizes}; expected one for all: give each the same `dim`"
+            )
         self.members = nn.ModuleList(members)
         self.dim = sum(sizes)
         self.run: Run = run

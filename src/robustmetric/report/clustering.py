@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from robustmetric import recipe
 from robustmetric.records import Record, validated_on
 from robustmetric.report import clustering_rows
-from robustmetric.report.clustering_schema import COSINES, SEARCH
+from robustmetric.report.clustering_schema import COSINES, FLAT, LONELY, SEARCH
 from robustmetric.report.runs import Run
 from robustmetric.report.scores import show, show_radius, title
 
@@ -22,7 +22,7 @@ PAPERS_SUITE, PAPERS_ATTACK, PAPERS_RADIUS = "clustering", "A1", 8 / 255
 ALL = ("R@1", "R@8", "NMI", "AMI", "F1")
 SCORES: dict[str, tuple[str, ...]] = {CLEAN: ALL, BOTH: ALL, QUERY: ("R@1",), GALLERY: ("R@1",)}
 """By side, what the tables show."""
-ONE_PLACE, APART = 0.95, 0.1
+ONE_PLACE, APART, MOST = 0.95, 0.1, 50
 """Moved embeddings of a mean cosine above the first, and as far above that of clean ones, have fallen together."""
 COLUMNS = tuple((sides, score) for sides in (BOTH, QUERY, GALLERY) for score in SCORES[sides])
 
@@ -148,8 +148,21 @@ def sentences(group: Group, runs: Sequence[Run]) -> list[str]:
         radius = show_radius(float(worst.settings["radius"]))
         what = f"every image moved by at most {radius}, {worst.count:,} queries"
         said.append(f"{runs[place].label}, {what}: {', '.join(falls)}.{tail}")
-        said += [f"{runs[place].label}: {words}" for words in _fallen(records, float(worst.settings["radius"]))]
+        lonely = clean.settings.get(LONELY)
+        found = [f"{lonely:,} queries have no image of their class to find."] if lonely else []
+        found += [*_flat(records), *_fallen(records, float(worst.settings["radius"]))]
+        said += [f"{runs[place].label}: {words}" for words in found]
     return said
+
+
+def _flat(records: Sequence[Record]) -> list[str]:
+    """Attacks that could not begin to move most images: what they leave says little of the model."""
+    shares = {r.settings["trial"]: float(r.context[FLAT]) for r in reversed(records) if FLAT in r.context}
+    return [
+        f"{trial} has no gradient to begin with on {share:.0f} % of the images: what it leaves says little."
+        for trial, share in shares.items()
+        if share > MOST
+    ]
 
 
 def _fallen(records: Sequence[Record], radius: float) -> list[str]:

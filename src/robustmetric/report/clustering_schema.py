@@ -18,6 +18,10 @@ COSINES = "cosines"
 PAIRS = ("clean", "moved", "own")
 SEARCH = "search"
 """Beside scores under attacks that searched in another precision than fp32, which they are scored in."""
+FLAT = "percent_without_gradient_at_the_start"
+"""Of an attack: images that its first step cannot move, as none can where a distance to the clean self is climbed."""
+LONELY = "without_positives"
+"""How many queries have no image of their class to find."""
 SWEPT = ("steps", "radii", "noise")
 """Scores by a number: steps, and radii in 255ths."""
 NOTES = {**dict.fromkeys(SUITES.values(), (COSINES, SEARCH)), "steps": (SEARCH,), "radii": (SEARCH,)}
@@ -40,6 +44,10 @@ def faults(block: Any) -> list[str]:
             found += [f"clustering.{key}: {at!r} is no number > 0" for at in scores if not _is_above_zero(at)]
             for at, own in scores.items():
                 found += _faults(f"clustering.{key}.{at}", own, NOTES.get(key, ()))
+        elif key == LONELY:
+            found += (
+                [] if _is_count(scores) else [f"clustering.{LONELY} {scores!r} is no number of queries; leave it out"]
+            )
         elif key != "reading":
             found.append(f"clustering.{key} is not known")
     return found
@@ -76,6 +84,10 @@ def _faults_of_count(name: str, scores: Mapping[str, Any]) -> list[str]:
     if not isinstance(of, int) or isinstance(of, bool) or of < len(attacks):
         return [f"{name}.of {of!r} is less than its {len(attacks)} attacks"]
     return []
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _is_above_zero(text: str) -> bool:
