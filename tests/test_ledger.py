@@ -182,12 +182,13 @@ def test_numbers_of_other_weights_or_in_bfloat16_are_left_out(tmp_path: Path) ->
         read_row(path)
 
 
-def test_the_ten_numbers_of_attacks_that_searched_in_tf32_make_no_row(tmp_path: Path) -> None:
+@pytest.mark.parametrize("search", ["tf32", "fp16"])
+def test_the_ten_numbers_of_attacks_that_searched_in_less_than_fp32_make_no_row(search: str, tmp_path: Path) -> None:
     path = run(tmp_path / "run")
     found = records.read(path / "results.jsonl")
     (path / "results.jsonl").unlink()
     for record in found:
-        sought = {} if record.kind == "train" else {"search": "tf32"}
+        sought = {} if record.kind == "train" else {"search": search}
         records.append(path / "results.jsonl", replace(record, settings={**record.settings, **sought}))
     with pytest.raises(InputError, match=r"no evaluation of its weights by an ers, .* in fp32"):
         read_row(path)

@@ -113,6 +113,13 @@ def test_embeddings_are_the_same_where_moved_images_are_not_kept(bank: str, mode
     assert torch.equal(kept.embeddings, dropped.embeddings) and kept.judged == dropped.judged
 
 
+@pytest.mark.parametrize("bank", ["still", "moving"])
+def test_whole_sets_are_not_sought_in_float16(bank: str, model: Encoder, batch: Batch) -> None:
+    whole = WholeSet(NeighbourMargin(), bank=bank)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"a whole set is not sought in fp16, .*; expected bf16"):
+        move_all(whole, ENGINE, model, batch, torch.Generator().manual_seed(0), search="fp16")
+
+
 def test_a_shadow_without_a_gradient_is_noticed(model: Encoder, batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seeking, "fast_view", lambda _: lambda x: 0 * x.flatten(1)[:, :8] + 1)
     found = move_all(WholeSet(EmbeddingShift()), ENGINE, model, batch, torch.Generator().manual_seed(0), search="bf16")

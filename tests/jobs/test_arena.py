@@ -13,6 +13,7 @@ from robustmetric.jobs.arena import SAMPLED, Arena, data_fingerprint, embed
 from robustmetric.jobs.evaluate import measure_clean
 from robustmetric.jobs.feed import Feed
 from robustmetric.jobs.workers import Workers
+from robustmetric.perturb.seeking import Search
 
 CPU = torch.device("cpu")
 VIEW = Identity()
@@ -121,14 +122,17 @@ def test_the_fingerprint_of_many_images_reads_the_first_the_last_and_some_betwee
     assert noticed == SAMPLED
 
 
-def test_attacks_search_in_tf32_on_a_gpu_alone_and_settings_say_so(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("search", ["tf32", "fp16"])
+def test_attacks_search_in_less_than_fp32_on_a_gpu_alone_and_settings_say_so(
+    search: Search, capsys: pytest.CaptureFixture[str]
+) -> None:
     dataset = Dataset("rows", ROWS, ROWS)
-    usual = Arena.prepare(nn.Identity(), dataset, VIEW, Workers(CPU), search="tf32", shown=True)
-    assert "--search tf32 is for a GPU: on cpu attacks search in fp32" in capsys.readouterr().err
+    usual = Arena.prepare(nn.Identity(), dataset, VIEW, Workers(CPU), search=search, shown=True)
+    assert f"--search {search} is for a GPU: on cpu attacks search in fp32" in capsys.readouterr().err
     assert usual.search == "fp32", "records do not say so on a CPU, so nothing may differ there"
     assert "search" not in usual.settings()
-    on_gpu = replace(usual, search="tf32", workers=Workers(torch.device("cuda")))
-    assert on_gpu.settings()["search"] == "tf32" and on_gpu.settings()["precision"] == "fp32"
+    on_gpu = replace(usual, search=search, workers=Workers(torch.device("cuda")))
+    assert on_gpu.settings()["search"] == search and on_gpu.settings()["precision"] == "fp32"
 
 
 def test_a_search_that_is_not_known_or_has_no_meaning_is_refused() -> None:

@@ -19,7 +19,17 @@ from robustmetric.data.digits import Digits
 from robustmetric.data.transforms import Identity
 from robustmetric.errors import InputError
 from robustmetric.jobs.arena import Arena
-from robustmetric.jobs.clustering import CLEAN, KS, SIDES, _cosines, is_clustering, run_clustering, strongest, voters
+from robustmetric.jobs.clustering import (
+    CLEAN,
+    KS,
+    SIDES,
+    _cosines,
+    check_search,
+    is_clustering,
+    run_clustering,
+    strongest,
+    voters,
+)
 from robustmetric.jobs.suites import load_suite
 from robustmetric.jobs.workers import Workers
 from robustmetric.metrics.clustering import cluster_metrics
@@ -29,6 +39,7 @@ from robustmetric.models.encoder import Encoder
 from robustmetric.models.ensemble import Ensemble
 from robustmetric.perturb.ball import Ball
 from robustmetric.perturb.pgd import PGD, frozen
+from robustmetric.perturb.seeking import Search
 from robustmetric.records import Record
 
 ENGINE = PGD(Ball(0.2), steps=3, step_size=0.1)
@@ -141,10 +152,17 @@ def test_the_strongest_is_named_for_every_score(found: list[Record]) -> None:
             assert both[record.settings["by"][name]][name] == value
 
 
-def test_a_search_that_whole_sets_do_not_have_is_refused(ensemble: Ensemble, digits: Dataset) -> None:
-    quick = replace(prepared(ensemble, digits), search="tf32")
-    with pytest.raises(InputError, match="suite small searches in fp32 or bf16, not in tf32"):
+@pytest.mark.parametrize("search", ["tf32", "fp16"])
+def test_a_search_that_whole_sets_do_not_have_is_refused(ensemble: Ensemble, digits: Dataset, search: Search) -> None:
+    quick = replace(prepared(ensemble, digits), search=search)
+    with pytest.raises(InputError, match=f"suite small searches in fp32 or bf16, not in {search}"):
         next(run_clustering(quick, SUITE, 0, CONTEXT))
+
+
+@pytest.mark.parametrize("suite", ["classification", "autoattack", "ers224", "demo", "masking"])
+def test_suites_that_are_not_of_whole_sets_may_search_in_float16(suite: str) -> None:
+    for search in ("fp32", "tf32", "fp16"):
+        check_search(load_suite(suite), search)
 
 
 def test_strongest_keeps_radii_apart(found: list[Record]) -> None:

@@ -170,6 +170,18 @@ def test_transfers_sought_in_fp32_and_in_tf32_are_not_mixed(tmp_path: Path) -> N
     assert block["search"] == "tf32" and set(block["sources"]["plain"]["accuracy"].values()) == {1.0}
 
 
+def test_a_block_of_sources_that_were_sought_differently_names_every_precision(tmp_path: Path) -> None:
+    found = [
+        replace(r, settings={**r.settings, "search": search})
+        for source, search in (("plain", "tf32"), ("other", "fp16"))
+        for r in transferred(source)
+    ]
+    row = read_row(run(tmp_path / "two", *USUAL, *found))
+    assert faults(row) == [] and row["transfer"]["search"] == "fp16 and tf32"
+    told = "transfer.search 'fp32' is not 'tf32' or 'fp16'; it is left out for fp32"
+    assert faults({**row, "transfer": {**row["transfer"], "search": "fp32"}}) == [told]
+
+
 @pytest.mark.parametrize(
     ("block", "words"),
     [
@@ -252,15 +264,18 @@ def test_a_row_of_other_weights_is_not_written_over(tmp_path: Path) -> None:
         write_rows([path], out)
 
 
-def test_a_row_says_that_its_attacks_searched_in_tf32_and_stands_in_a_table_of_its_own(tmp_path: Path) -> None:
-    quick = [replace(record, settings={**record.settings, "search": "tf32"}) for record in USUAL]
+@pytest.mark.parametrize("search", ["tf32", "fp16"])
+def test_a_row_says_what_its_attacks_searched_in_and_stands_in_a_table_of_its_own(search: str, tmp_path: Path) -> None:
+    quick = [replace(record, settings={**record.settings, "search": search}) for record in USUAL]
     row = read_row(run(tmp_path / "quick", *quick))
-    assert faults(row) == [] and row["classification"]["search"] == "tf32"
-    assert row["command"].endswith("classification --queries 1000 --search tf32")
+    assert faults(row) == [] and row["classification"]["search"] == search
+    assert row["command"].endswith(f"classification --queries 1000 --search {search}")
+    told = "classification.search 'bf16' is not 'tf32' or 'fp16'; it is left out for fp32"
+    assert faults({**row, "classification": {**row["classification"], "search": "bf16"}}) == [told]
     exact = read_row(run(tmp_path / "exact"))
     assert "search" not in exact["classification"] and "--search" not in exact["command"]
     titles = [table.partition("\n")[0] for table in classification_tables("cifar10", [row, exact])]
-    assert titles[0].endswith("8/255, sought in tf32") and titles[1].endswith("8/255")
+    assert {title.partition("8/255")[2] for title in titles} == {f", sought in {search}", ""}
     # Measured both ways, fp32 counts, whichever came first.
     for place, found in enumerate(((*quick, *USUAL), (*USUAL, *quick))):
         both = read_row(run(tmp_path / f"both{place}", *found))

@@ -24,6 +24,7 @@ def test_what_a_record_knows_beyond_what_is_asked_does_no_harm() -> None:
 def test_what_was_sought_in_tf32_is_not_taken_for_what_is_sought_in_fp32() -> None:
     assert find(of(), {"quick": of(search="tf32")}) is None
     assert find(of(search="tf32"), {"exact": of()}) is None
+    assert find(of(search="fp16"), {"quick": of(search="tf32")}) is None
 
 
 def test_the_newest_of_several_is_found() -> None:

@@ -81,8 +81,12 @@ def test_a_run_that_was_stopped_goes_on(command: Command, tmp_path: Path) -> Non
             "suite clustering searches in fp32 or bf16, not in tf32",
         ),
         (
+            ["digits/plain", "seed=0,1", "--evaluate", "clustering", "--search", "fp16"],
+            "suite clustering searches in fp32 or bf16, not in fp16",
+        ),
+        (
             ["digits/plain", "seed=0,1", "--evaluate", "demo", "--search", "bf16"],
-            "suite demo searches in fp32 or tf32, not in bf16",
+            "suite demo searches in fp32, tf32 or fp16, not in bf16",
         ),
         (["digits/classifier", "model.classes=10,4"], "a classifier of 4 classes"),
         (["tabular/digits-arml", "seed=0,1"], "run `robustmetric certify"),

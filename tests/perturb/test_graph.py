@@ -109,3 +109,15 @@ def test_the_fast_view_records_a_shape_it_has_seen_before_and_follows_the_model(
     eager.refresh()
     for ours, theirs in zip(gradient(view, x), gradient(eager, x), strict=True):
         torch.testing.assert_close(ours, theirs, atol=2e-2, rtol=2e-2)
+
+
+def test_a_recorded_network_in_float16_scales_each_gradient_anew() -> None:
+    net, x = network(), images(4).requires_grad_()
+    view = FastView(net, dtype=torch.float16)
+    for size in (1.0, 1e-12, 1e12, 1.0):
+        sizes = size * torch.tensor([1.0, 1e-3, 1e3, 0.0], device="cuda")
+        ours, theirs = (torch.autograd.grad((sizes * function(x)[:, 0]).sum(), x)[0] for function in (view, net))
+        assert not ours[3].any()
+        for row, other in zip(ours[:3].flatten(1).double(), theirs[:3].flatten(1).double(), strict=True):
+            assert (row - other).norm() < 0.02 * other.norm()
+    assert view._recorder is not None and view._recorder.recordings, "a failed recording would be given up"

@@ -168,10 +168,13 @@ def test_a_check_that_was_not_run_is_neither_a_pass_nor_a_fault(make_run: MakeRu
     assert block is not None and block["checks"] == words and faults(block) == []
 
 
-def test_a_block_says_when_its_attacks_searched_in_tf32() -> None:
-    sought = masking_block([last("honest", {"steps": "pass"}, search="tf32")])
-    assert sought == {"verdict": "honest", "checks": {"steps": "pass"}, **PLACE, "search": "tf32"}
+@pytest.mark.parametrize("search", ["tf32", "fp16"])
+def test_a_block_says_when_its_attacks_searched_in_less_than_fp32(search: str) -> None:
+    sought = masking_block([last("honest", {"steps": "pass"}, search=search)])
+    assert sought == {"verdict": "honest", "checks": {"steps": "pass"}, **PLACE, "search": search}
     assert not faults(sought)
-    assert faults({**sought, "search": "fp32"}) == ["masking.search 'fp32' is not 'tf32'; it is left out for fp32"]
+    for other in ("fp32", "bf16", None):
+        told = f"masking.search {other!r} is not 'tf32' or 'fp16'; it is left out for fp32"
+        assert faults({**sought, "search": other}) == [told]
     usual = masking_block([last("honest", {"steps": "pass"})])
     assert usual is not None and "search" not in usual

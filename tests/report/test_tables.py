@@ -33,7 +33,15 @@ def test_one_row_per_run_with_every_headline_number(make_run: MakeRun):
 
 
 @pytest.mark.parametrize(
-    "change", [{"suite": "other"}, {"mode": "compat"}, {"norm": "l2"}, {"data": "fashion"}, {"search": "tf32"}]
+    "change",
+    [
+        {"suite": "other"},
+        {"mode": "compat"},
+        {"norm": "l2"},
+        {"data": "fashion"},
+        {"search": "tf32"},
+        {"search": "fp16"},
+    ],
 )
 def test_numbers_of_another_protocol_get_a_table_of_their_own(make_run: MakeRun, change: dict[str, str]):
     tables = summaries(read_runs([make_run("plain", *PLAIN), make_run("est", clean(94.3), shift(61.3, 0.1, **change))]))

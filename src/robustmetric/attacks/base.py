@@ -13,6 +13,7 @@ from robustmetric.attacks.modes import ClimbsAlike, guess_places, mode_of
 from robustmetric.errors import InputError
 from robustmetric.numerics.distances import chunks, nearest, pairwise
 from robustmetric.perturb.engine import Engine as Engine
+from robustmetric.perturb.half import HalfView
 from robustmetric.perturb.pgd import PGD, Rowwise, View, frozen, value_and_gradient
 from robustmetric.perturb.seeking import Search, quick_view, seek
 from robustmetric.types import Batch, Embed, Embeddings, Gallery, Inputs, Value
@@ -134,6 +135,7 @@ def run(
                 generator,
                 rounded,
                 earlier if len(part) == len(batch) else None,
+                # Beside float16 little is left in fp32 (a head, distances), and TF32 would only round it.
                 search == "tf32",
             )
             for part in _parts(batch, budget // max(1, len(gallery)))
@@ -182,7 +184,8 @@ def _run_rows(
         perturbed = earlier.inputs
     else:
         sought = None if quick is None else Rowwise(partial(value, quick), climbed.constants)
-        perturbed = seek(engine, climbed, sought, batch.inputs, generator, tf32)
+        half = quick if isinstance(quick, HalfView) else None
+        perturbed = seek(engine, climbed, sought, batch.inputs, generator, tf32, half)
     climb = Climb(perturbed, targets) if isinstance(attack, ClimbsAlike) else None
     if rounded:
         perturbed = engine.ball.to_bytes(perturbed, batch.inputs)

@@ -132,7 +132,7 @@ def move_all(
     `clean` are the model's embeddings of the batch, where they are known. With another `search` than fp32 the model is
     climbed on in that precision; embeddings are as `view` sees them. Of several climbs, `memory` is told each.
     """
-    _check_engine(whole, engine)
+    _check_engine(whole, engine, search)
     batch = Batch(batch.inputs, batch.labels, torch.arange(len(batch), device=batch.labels.device))
     if clean is None:
         with frozen(model, view) as embed:
@@ -290,10 +290,10 @@ def _rows(batch: Batch, rows: slice) -> Batch:
     return Batch(batch.inputs[rows], batch.labels[rows], batch.index[rows])
 
 
-def _check_engine(whole: WholeSet, engine: Engine) -> None:
-    if whole.bank == "still":
-        return
-    if not isinstance(engine, PGD) or engine.restarts > 1 or engine.keep != "last":
+def _check_engine(whole: WholeSet, engine: Engine, search: Search) -> None:
+    if search == "fp16":
+        raise InputError("a whole set is not sought in fp16, whose overflow nobody would notice; expected bf16")
+    if whole.bank == "moving" and (not isinstance(engine, PGD) or engine.restarts > 1 or engine.keep != "last"):
         raise InputError(
             f"a moving bank is climbed in step, which {engine!r} cannot; "
             "expected pgd with restarts: 1 and keep: last (set restarts of whole_set instead)"

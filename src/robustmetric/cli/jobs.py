@@ -36,7 +36,7 @@ Queries = Annotated[int | None, typer.Option(help="Use this many queries, drawn 
 Radii = Annotated[list[float] | None, typer.Option(help="State the result at this radius; may be repeated.")]
 Together = Annotated[int, typer.Option(help="Images attacked at a time.")]
 Search = Annotated[
-    str, typer.Option(help="fp32; on a GPU also tf32, or bf16 of clustering: faster, and judged in fp32.")
+    str, typer.Option(help="fp32; on a GPU also tf32 or fp16, or bf16 of clustering: faster, and judged in fp32.")
 ]
 
 

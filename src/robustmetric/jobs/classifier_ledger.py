@@ -55,7 +55,7 @@ def auto_rank(tested: Iterable[Record], radius: float | None) -> dict[str, Any]:
 def by_source(aside: Iterable[Record], radius: float | None) -> dict[str, list[Record]]:
     """The transferred attacks on a classifier by the run they climbed on: by its newest weights, on most queries.
 
-    Those that searched in fp32 and in TF32 are not mixed: of both the one of most attacks, then fp32.
+    Those that searched in fp32, TF32 and float16 are not mixed: of these the one of most attacks, then fp32.
     """
     moved = _at((r for r in aside if "surrogate_weights" in r.settings and "accuracy" in r.scores), radius)
     found: dict[str, list[Record]] = {}
@@ -128,9 +128,9 @@ def _at(found: Iterable[Record], radius: float | None) -> list[Record]:
 
 def _ball(found: Sequence[Record]) -> dict[str, Any]:
     """Where attacks looked, and in what precision, where not in fp32 throughout."""
-    sought = next((record.settings["search"] for record in found if "search" in record.settings), None)
+    sought = " and ".join(sorted({str(record.settings["search"]) for record in found if "search" in record.settings}))
     ball = {"norm": found[0].settings["norm"], "radius": round(found[0].settings["radius"], 6)}
-    return ball if sought is None else {**ball, "search": sought}
+    return {**ball, "search": sought} if sought else ball
 
 
 def _interval(record: Record, score: str) -> list[float]:

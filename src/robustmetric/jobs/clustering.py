@@ -35,6 +35,7 @@ from robustmetric.numerics.randomness import repeatable
 from robustmetric.perturb.pgd import frozen
 from robustmetric.records import Record
 from robustmetric.report.clustering_schema import COSINES, FLAT, LONELY, SEARCH
+from robustmetric.report.worst_case_schema import SEARCHES
 
 KIND = "clustering"
 KS = (1, 2, 4, 8, 10, 20)
@@ -52,9 +53,10 @@ def is_clustering(suite: Suite) -> bool:
 
 def check_search(suite: Suite, search: str) -> None:
     """Refuse what is not known, or what the attacks of a suite cannot search in."""
-    fitting = ("fp32", "bf16") if is_clustering(suite) else ("fp32", "tf32")
+    fitting = ("fp32", "bf16") if is_clustering(suite) else ("fp32", *SEARCHES)
     if known_search(search) not in fitting:
-        raise InputError(f"suite {suite.name} searches in {' or '.join(fitting)}, not in {search}")
+        listed = f"{', '.join(fitting[:-1])} or {fitting[-1]}"
+        raise InputError(f"suite {suite.name} searches in {listed}, not in {search}")
 
 
 def run_any_suite(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from robustmetric.errors import InputError
+from robustmetric.perturb.cast import Cast
 from robustmetric.perturb.folding import BATCH_NORMS, Fold, fold_norms, write_folded
 from robustmetric.perturb.graph import Recorder
 from robustmetric.perturb.inverted import can_fuse, fuse, fused_in, unfuse
@@ -176,19 +177,6 @@ class FastView:
     def _dtype(self, region: nn.Module) -> torch.dtype:
         on_gpu = any(parameter.is_cuda for parameter in region.parameters())
         return self.dtype or (torch.bfloat16 if on_gpu else torch.float32)
-
-
-class Cast(nn.Module):
-    """A network of another dtype and memory format, used from fp32."""
-
-    def __init__(self, network: nn.Module, dtype: torch.dtype, channels_last: bool) -> None:
-        super().__init__()
-        self.network, self.dtype, self.channels_last = network, dtype, channels_last
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        if self.channels_last and inputs.dim() == 4:
-            inputs = inputs.to(self.dtype, memory_format=torch.channels_last)
-        return self.network(inputs.to(self.dtype)).float()
 
 
 _views: weakref.WeakKeyDictionary[nn.Module, dict[tuple[object, ...], FastView]] = weakref.WeakKeyDictionary()

@@ -6,6 +6,7 @@ from typing import Any
 
 from robustmetric.records import Record, is_bounded
 from robustmetric.report.scores import show_radius
+from robustmetric.report.worst_case_schema import SEARCHES
 
 KIND, LAST = "masking", "verdict"
 """Of the records; and the name of the one that sums up."""
@@ -83,8 +84,9 @@ def faults(block: Any) -> list[str]:
     """What keeps a block from being a row's `masking`, in words."""
     if not isinstance(block, dict) or set(block) - {SEARCH} != set(KEYS) or not isinstance(block["checks"], dict):
         return [f"masking is not {{{', '.join(KEYS)}}}"]
-    if block.get(SEARCH, "tf32") != "tf32":
-        return [f"masking.{SEARCH} {block[SEARCH]!r} is not 'tf32'; it is left out for fp32"]
+    if block.get(SEARCH, SEARCHES[0]) not in SEARCHES:
+        words = " or ".join(map(repr, SEARCHES))
+        return [f"masking.{SEARCH} {block[SEARCH]!r} is not {words}; it is left out for fp32"]
     for key in ("radius", "images"):
         if isinstance(block[key], bool) or not isinstance(block[key], int | float) or not block[key] > 0:
             return [f"masking.{key} {block[key]!r} is no number > 0"]

@@ -4,6 +4,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+SEARCHES = ("tf32", "fp16")
+"""What attacks may have climbed in where it was not fp32; what they reached is judged in fp32 either way."""
+_SOUGHT = (*SEARCHES, " and ".join(sorted(SEARCHES)))
+"""The last where parts of a block were sought differently."""
+
 
 def faults(row: Mapping[str, Any]) -> list[str]:
     """Faults of the three, in words: rates by attack, at one radius, the worst case below all of them."""
@@ -14,6 +19,9 @@ def faults(row: Mapping[str, Any]) -> list[str]:
             continue
         if not isinstance(block, dict) or not _is_number(block.get("radius")) or "norm" not in block:
             found.append(f"{key} has no norm and radius")
+        elif block.get("search", SEARCHES[0]) not in _SOUGHT:
+            words = " or ".join(map(repr, SEARCHES))
+            found.append(f"{key}.search {block['search']!r} is not {words}; it is left out for fp32")
         elif key == "transfer":
             found += _transfer(block)
         else:
