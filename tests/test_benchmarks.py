@@ -132,6 +132,17 @@ def test_views_run(script: Script, tmp_path: Path) -> None:
     assert rows["plain way"]["fe"] == 6 * 2 * 3 and rows["exact"]["fe"] == 6 * 2 * 2
 
 
+def test_searches_run_and_say_what_they_leave(script: Script, tmp_path: Path) -> None:
+    sizes = ["--size", "8", "--batch", "4", "--steps", "2", "--queries", "3", "--repeats", "1"]
+    script("search").main([*sizes, "--results", str(tmp_path)])
+    rows = results(tmp_path, "search")["rows"]
+    names = ("PGD-2", "Square, 3 queries")
+    assert set(rows) == {f"{name}, {search}" for name in names for search in ("fp32", "tf32", "fp16")}
+    assert all(map(is_full, rows.values())) and all(0 <= row["left"] <= 100 for row in rows.values())
+    assert rows["PGD-2, fp16"]["fe"] == 4 * 2 * 2 and rows["Square, 3 queries, tf32"]["fe"] == 4 * 3
+    assert all(rows[f"{name}, fp32"]["agree"] == 100 and rows[f"{name}, fp32"]["faster"] == 1 for name in names)
+
+
 def test_the_suite_runs_and_states_what_fast_changes(script: Script, tmp_path: Path) -> None:
     sizes = ("--queries", "4", "--gallery", "120", "--steps", "1", "--fast")
     assert script("suite").main([*TINY, *sizes, "--results", str(tmp_path)]) == 0
