@@ -174,7 +174,9 @@ def test_two_classes_suffice_for_the_margin() -> None:
         ([[1.0, math.nan]], 0, "NaN or infinity"),
         ([[1.0, math.inf]], 0, "NaN or infinity"),
         ([[0.75, 0.25], [0.0, 1.0]], 0, "returns probabilities"),
+        ([[0.75, 0.2461], [0.002, 1.0]], 0, "returns probabilities"),  # as a softmax in bfloat16 rounds them
         ([[3.0, 1.0]], 2, "label 2 has no logit: the model tells 2 classes apart"),
+        ([[3.0, 1.0]], -1, "label -1 has no logit: the model tells 2 classes apart"),
     ],
 )
 def test_what_are_no_logits_is_refused_at_the_clean_pass(logits: list[list[float]], label: int, words: str) -> None:

@@ -31,3 +31,18 @@ def test_a_value_without_a_gradient_is_refused_where_one_is_needed(value: Value)
         APGD(Ball(0.1), steps=2)(value, clean, torch.Generator().manual_seed(0))
     moved = Square(Ball(0.1), queries=20)(value, clean, torch.Generator().manual_seed(0))
     assert (severed(moved) > severed(clean)).all()
+
+
+def in_place(x: Tensor) -> Tensor:
+    x.mul_(2)
+    return x.flatten(1).sum(dim=1)
+
+
+@pytest.mark.parametrize("value", [in_place, lambda x: torch.from_numpy(x.numpy()).flatten(1).sum(dim=1)])
+def test_a_value_that_fails_for_the_gradient_s_sake_is_told_so(value: Value) -> None:
+    x = torch.ones(2, 1, 2, 2)
+    with pytest.raises(InputError, match=r"fails where its input asks for a gradient \(.+\); expected one that"):
+        value_and_gradient(value, x)
+    assert torch.equal(x, torch.ones(2, 1, 2, 2))
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):  # not the gradient's fault: as it is
+        value_and_gradient(lambda x: (x.flatten(1) @ torch.ones(3, 1))[:, 0], x)

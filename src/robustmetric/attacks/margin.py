@@ -176,13 +176,14 @@ def check_logits(logits: Logits, labels: Classes) -> None:
     classes = logits.shape[1]
     if not bool(logits.isfinite().all()):
         raise InputError("the model's logits hold NaN or infinity; check its weights")
-    if not bool(((labels >= 0) & (labels < classes)).all()):
+    strange = labels[(labels < 0) | (labels >= classes)]
+    if len(strange):
         raise InputError(
-            f"label {int(labels.max())} has no logit: the model tells {classes} classes apart; expected the classes it "
+            f"label {int(strange[0])} has no logit: the model tells {classes} classes apart; expected the classes it "
             "was trained on, in the same order"
         )
-    total = logits.sum(dim=1)
-    if bool(((logits >= 0) & (logits <= 1)).all()) and bool(((total - 1).abs() < 1e-4).all()):
+    # A softmax of half precision sums to one within some thousandths.
+    if bool(((logits >= 0) & (logits <= 1)).all()) and bool(((logits.sum(dim=1) - 1).abs() < 1e-2).all()):
         raise InputError(
             "the model returns probabilities (every row is in [0, 1] and sums to one), whose gradients vanish where it "
             "is sure; expected logits: leave out its softmax"

@@ -6,21 +6,32 @@ from torch import Tensor
 from robustmetric.errors import InputError
 from robustmetric.types import Inputs, Value
 
+OTHERWISE = "expected one that autograd can follow, or an engine that asks for values alone: square, rays, local_search"
+
 
 def value_and_gradient(value: Value, x: Inputs) -> tuple[Tensor, Inputs]:
     """Per-row values at x and the gradient of their sum; parameters receive no gradient."""
     x = x.detach().requires_grad_()
     gradient = None
     with torch.enable_grad():
-        height = value(x)
+        height = _followed(value, x)
         if height.requires_grad:
             (gradient,) = torch.autograd.grad(height.sum(), x, allow_unused=True)
     if gradient is None:
-        raise InputError(
-            "the model gives no gradient of its output with respect to the input; expected one that autograd can "
-            "follow, or an engine that asks for values alone: square, rays, local_search"
-        )
+        raise InputError(f"the model gives no gradient of its output with respect to the input; {OTHERWISE}")
     return height.detach(), gradient
+
+
+def _followed(value: Value, x: Inputs) -> Tensor:
+    """The values; a model that fails for the gradient's sake alone (numpy, an input changed in place) is told so."""
+    try:
+        return value(x)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        evaluate(value, x.detach().clone())  # fails as well where the gradient is not the reason
+        reason = " ".join(str(error).split())
+        raise InputError(f"the model fails where its input asks for a gradient ({reason}); {OTHERWISE}") from error
 
 
 @torch.no_grad()
