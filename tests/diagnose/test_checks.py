@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 import torch
@@ -75,7 +76,7 @@ def test_restarts_by_hand() -> None:
 def test_loss_curves_by_hand() -> None:
     # Two starts, at 0 and 1, end at 3 and 5 after four steps: gains 3 and 4, mean 3.5; ends 2 apart: 2 / 3.5.
     curves = torch.tensor([[0.0, 1.0, 2.0, 3.0, 3.0], [1.0, 2.0, 3.0, 5.0, 5.0]])[:, :, None].expand(-1, -1, 12)
-    verdict = checks.loss_curves(curves)
+    verdict = checks.loss_curves(curves, radius=0.1)
     # At three quarters of the steps (step 3) both had arrived.
     expected = {"spread": 2 / 3.5, "gain": 3.5, "percent gained in the last quarter": 0}
     assert verdict.numbers == pytest.approx(expected) and verdict.verdict == "pass"
@@ -84,14 +85,25 @@ def test_loss_curves_by_hand() -> None:
 
 def test_a_climb_that_gains_nothing_ends_nowhere() -> None:
     level = torch.tensor([1.0, 2.0])[:, None, None].expand(2, 5, 12)
-    verdict = checks.loss_curves(level)
+    verdict = checks.loss_curves(level, radius=0.1)
     assert verdict.verdict == "fail" and verdict.numbers["spread"] == checks.INFINITE
     assert verdict.said == "climbs from 2 random starts gain nothing on 100.0 percent of the images"
     # Nine of twelve images are level; on three both starts gain 1 and end together.
     rising = torch.linspace(0.0, 1.0, 5)[None, :, None].expand(2, 5, 3)
-    verdict = checks.loss_curves(torch.cat([level[:, :, :9], rising], dim=2))
+    verdict = checks.loss_curves(torch.cat([level[:, :, :9], rising], dim=2), radius=0.1)
     assert verdict.said == "climbs from 2 random starts gain nothing on 75.0 percent of the images"
-    assert checks.loss_curves(rising.expand(2, 5, 3)).said == "2 random starts end 0 of a climb's gain apart"
+    assert checks.loss_curves(rising, radius=0.1).said == "2 random starts end 0 of a climb's gain apart"
+
+
+def test_gains_that_float32_cannot_tell_from_none_are_no_failure_in_a_tiny_ball() -> None:
+    # Two starts, at margins of -4 and -4 + 2^-21, its next number: neither gains anything.
+    level = torch.tensor([-4.0, -4.0 + 2.0**-21])[:, None, None].expand(2, 5, 12)
+    assert checks.loss_curves(level, radius=8 / 255).verdict == "fail", "there a gradient would have led somewhere"
+    verdict = checks.loss_curves(level, radius=1e-9)
+    assert verdict.verdict == "unclear" and verdict.said.endswith("at radius 1e-09 that is below what float32 can tell")
+    # Starts 1 apart that each gain 0.01: no rounding.
+    told = torch.tensor([0.0, 1.0])[:, None, None] + torch.linspace(0, 0.01, 5)[None, :, None].expand(2, 5, 12)
+    assert checks.loss_curves(told, radius=1e-9).verdict == "fail"
 
 
 def test_the_radius_sweep_must_fall_to_chance() -> None:
@@ -165,14 +177,17 @@ def test_step_sizes_by_hand() -> None:
     assert verdict.verdict == "unclear"
 
 
-def test_planted_examples_must_be_found_where_chance_does_not() -> None:
-    assert checks.binarisation(survived(95), survived(5)).verdict == "pass"
-    assert checks.binarisation(survived(59), survived(5)).verdict == "fail"
+@pytest.mark.parametrize(("has_features", "word"), [(True, "unclear"), (False, "not run")])
+def test_planted_examples_must_be_found_where_chance_does_not(has_features: bool, word: str) -> None:
+    judge = partial(checks.binarisation, has_features=has_features)
+    assert judge(survived(95), survived(5)).verdict == "pass"
+    assert judge(survived(59), survived(5)).verdict == "fail"
     # Chance finds most of them: finding them is nothing to be proud of ...
-    assert checks.binarisation(survived(95), survived(60)).verdict == "unclear"
+    easy = judge(survived(95), survived(60))
+    assert easy.verdict == word and easy.numbers["found by chance"] == 60 and "random points find 60.0" in easy.said
     # ... but to find fewer than chance is telling.
-    assert checks.binarisation(survived(0), survived(60)).verdict == "fail"
-    assert checks.binarisation(survived(0, of=0), survived(0, of=0)).verdict == "unclear"
+    assert judge(survived(0), survived(60)).verdict == "fail"
+    assert judge(survived(0, of=0), survived(0, of=0)).verdict == "unclear"
 
 
 def test_a_randomised_model_is_said_to_be_one_and_never_passes() -> None:

@@ -35,8 +35,8 @@ JUDGED: dict[str, tuple[Callable[[int], Verdict], Callable[[int], Verdict]]] = {
         lambda n: checks.restarts(torch.stack([half(n), ~half(n)])),
     ),
     "loss_curves": (
-        lambda n: checks.loss_curves(torch.tensor([[0.0, 1.0], [0.0, 1.0]])[:, :, None].expand(2, 2, n)),
-        lambda n: checks.loss_curves(torch.tensor([[0.0, 0.0], [1.0, 1.0]])[:, :, None].expand(2, 2, n)),
+        lambda n: checks.loss_curves(torch.tensor([[0.0, 1.0], [0.0, 1.0]])[:, :, None].expand(2, 2, n), radius=0.1),
+        lambda n: checks.loss_curves(torch.tensor([[0.0, 0.0], [1.0, 1.0]])[:, :, None].expand(2, 2, n), radius=0.1),
     ),
     "radius_sweep": (
         lambda n: checks.radius_sweep([0.1, 0.5], [60.0, 10.0], chance=10.0, images=n),
@@ -59,8 +59,8 @@ JUDGED: dict[str, tuple[Callable[[int], Verdict], Callable[[int], Verdict]]] = {
         lambda n: checks.step_size([0.1, 0.2], [60.0, 10.0], usual=0, images=n),
     ),
     "binarisation": (
-        lambda n: checks.binarisation(torch.ones(n, dtype=torch.bool), torch.zeros(n, dtype=torch.bool)),
-        lambda n: checks.binarisation(torch.zeros(n, dtype=torch.bool), torch.zeros(n, dtype=torch.bool)),
+        lambda n: checks.binarisation(half(2 * n)[:n], ~half(2 * n)[:n], has_features=True),
+        lambda n: checks.binarisation(~half(2 * n)[:n], ~half(2 * n)[:n], has_features=True),
     ),
     "randomness": (
         lambda n: checks.randomness(0.0, images=n),

@@ -1,10 +1,14 @@
 """Randomised models: how far answers lie apart, and one draw of them."""
 
+import random
+from collections.abc import Callable
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from robustmetric.diagnose.randomised import FixedDraw, apart
+from robustmetric.diagnose.randomised import FixedDraw, apart, one_draw
 from robustmetric.diagnose.subject import classifier_subject
 from robustmetric.types import Batch
 
@@ -23,6 +27,21 @@ def test_a_fixed_draw_repeats_itself_and_leaves_torchs_randomness_alone() -> Non
     before = torch.get_rng_state()
     assert torch.equal(model(BATCH.inputs), model(BATCH.inputs))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("draw", [lambda: float(torch.rand(1)), lambda: np.random.rand(), random.random])
+def test_one_draw_is_of_every_global_generator_which_then_goes_on(draw: Callable[[], float]) -> None:
+    device, found = torch.device("cpu"), []
+    with one_draw(device, 3):
+        expected = [draw(), draw()]
+    for _ in range(2):
+        with one_draw(device, 3):
+            found.append(draw())
+            # What happens within is forgotten, an error too.
+            with pytest.raises(KeyError), one_draw(device, 4):
+                raise KeyError
+            found.append(draw())
+    assert found == 2 * expected
 
 
 def test_answers_lie_apart_by_their_largest_difference_over_the_largest_entry() -> None:

@@ -89,11 +89,11 @@ def restarts(runs: Bool[Tensor, "runs images"]) -> Verdict:
     return Verdict("restarts", word, numbers, said, Curve("run", "right, percent", drawn))
 
 
-def loss_curves(values: Float[Tensor, "starts steps images"]) -> Verdict:
+def loss_curves(values: Float[Tensor, "starts steps images"], *, radius: float) -> Verdict:
     """Climbs from random starts must rise, level off and end together; `values` has every start's margin at every step.
 
     The spread is, per image, max - min of the ends over the mean gain of a climb; its median over images is judged.
-    Where climbs gain nothing the spread is infinite.
+    Where climbs gain nothing the spread is infinite; in a ball so small that rounding does that, nothing is said.
     """
     ends = values[:, -1]
     gains = (ends - values[:, 0]).mean(dim=0)
@@ -113,6 +113,8 @@ def loss_curves(values: Float[Tensor, "starts steps images"]) -> Verdict:
         said = f"climbs from {len(values)} random starts gain nothing on {_percent(spread >= INFINITE):.1f} percent"
         said += " of the images"
     word = _enough(thresholds.SPREAD.judge(typical), values.shape[2])
+    if word == "fail" and thresholds.is_rounding(numbers["gain"], float(ends.abs().median()), radius):
+        word, said = "unclear", f"{said}; at radius {radius:.3g} that is below what float32 can tell"
     return Verdict("loss_curves", word, numbers, said, Curve("step", "mean margin", drawn))
 
 
@@ -189,11 +191,12 @@ def step_size(sizes: Sequence[float], scores: Sequence[float], usual: int, *, im
     return Verdict("step_size", _enough(thresholds.STEP_SIZES.judge(gap), images), numbers, said, curve)
 
 
-def binarisation(found: Survived, by_chance: Survived) -> Verdict:
+def binarisation(found: Survived, by_chance: Survived, *, has_features: bool) -> Verdict:
     """An attack must find adversarial examples that are known to exist (Zimmermann et al., NeurIPS 2022).
 
     `by_chance`: whether as many random points found them. Too few planted ones say nothing, nor do ones that chance
-    finds, unless the attack is worse than chance.
+    finds, unless the attack is worse than chance. Of a classifier without features only logits can be read, often too
+    few to hide anything in: the test could then not be made.
     """
     if len(found) == 0:
         return Verdict("binarisation", "unclear", {"planted": 0.0}, "no adversarial example could be planted")
@@ -202,6 +205,8 @@ def binarisation(found: Survived, by_chance: Survived) -> Verdict:
     word = _enough(thresholds.PLANTED.judge(100 - numbers["found"]), len(found))
     if numbers["found by chance"] >= thresholds.EASY and numbers["found"] >= numbers["found by chance"]:
         word, said = "unclear", f"{said}, but random points find {numbers['found by chance']:.1f} percent"
+        if not has_features:
+            word, said = "not run", f"not run: no features to plant in but logits; {said}"
     curve = _bars({"attack": numbers["found"], "random points": numbers["found by chance"]})
     return Verdict("binarisation", word, numbers, said, curve)
 

@@ -19,7 +19,7 @@ from robustmetric.diagnose.checks import Survived, Verdict
 from robustmetric.diagnose.masking import HALF, Answered, Examination, Masking, attached
 from robustmetric.diagnose.randomised import FixedDraw, apart
 from robustmetric.diagnose.subject import Decision, Subject
-from robustmetric.diagnose.thresholds import STRANGE
+from robustmetric.diagnose.thresholds import STRANGE, SWAYED
 from robustmetric.errors import InputError
 from robustmetric.perturb.apgd import APGD
 from robustmetric.perturb.expectation import Expectation
@@ -69,18 +69,37 @@ def go_on(
         raise InputError(f"the checks are of pixels changed one by one, not {engine.ball.norm}; expected norm: linf")
     this = Examination(attached(subject), engine, effort, generator)
     distance = apart(this.subject)
-    is_random = distance > STRANGE
+    asked: Mapping[str, Check] = OF_A_FUNCTION
     yield _ended("randomness", partial(_randomness, distance), this, {}, done)
-    if is_random:
-        # The rest is about gradients, not about chance: of the function that one draw makes of the model.
-        function = replace(this.subject, model=FixedDraw(this.subject.model), view="exact", features=None)
-        this = replace(this, subject=function, goal=None)
-    asked = {**OF_A_FUNCTION, **({"hard_label": _no_hard_label} if is_random else {})}
+    if distance > STRANGE:
+        this, asked = _of_one_draw(this)
     left: Left = {}
     for name, check in asked.items():
         ended = _ended(name, check, this, left, done)
         left = {**left, **ended.left}
         yield ended
+
+
+def _of_one_draw(this: Examination) -> tuple[Examination, Mapping[str, Check]]:
+    """What is asked of a randomised model: all but RayS of the function that one draw makes of it, since the rest is
+    about gradients, not about chance. Where no draw can be fixed: whether there is a gradient in any of several.
+    """
+    function = replace(this.subject, model=FixedDraw(this.subject.model), view="exact", features=None)
+    if apart(function) <= SWAYED:
+        return replace(this, subject=function, goal=None), {**OF_A_FUNCTION, "hard_label": _no_hard_label}
+    # Attacks compared image by image would be told apart by their luck.
+    asked = {name: partial(_no_draw, name) for name in OF_A_FUNCTION} | {"zero_gradients": _drawn_gradients}
+    return replace(this, votes=this.effort.votes), asked
+
+
+def _drawn_gradients(this: Examination, left: Left) -> tuple[Verdict, Left]:
+    gradients = torch.stack([_gradients(this).abs() for _ in range(this.effort.draws)])
+    runs = _usual_runs(this, this.effort.restarts)
+    return checks.zero_gradients(gradients.mean(dim=0), runs.all(dim=0)), {}
+
+
+def _no_draw(name: str, this: Examination, left: Left) -> tuple[Verdict, Left]:
+    return checks.not_run(name, "answers differ though torch, numpy and python draw alike: no draw can be fixed"), {}
 
 
 def _ended(name: str, check: Check, this: Examination, left: Left, done: Mapping[str, Ended]) -> Ended:
@@ -112,7 +131,7 @@ def _restarts(this: Examination, left: Left) -> tuple[Verdict, Left]:
 
 
 def _loss_curves(this: Examination, left: Left) -> tuple[Verdict, Left]:
-    return checks.loss_curves(_climbs(this)), {}
+    return checks.loss_curves(_climbs(this), radius=this.engine.ball.radius), {}
 
 
 def _step_size(this: Examination, left: Left) -> tuple[Verdict, Left]:
@@ -144,7 +163,9 @@ def _steps(this: Examination, left: Left) -> tuple[Verdict, Left]:
 
 
 def _binarisation(this: Examination, left: Left) -> tuple[Verdict, Left]:
-    return checks.binarisation(*_planted(this)), {}
+    # An embedding is made to be read; of a classifier it is the logits.
+    has_features = this.subject.features is not None or len(this.subject.gallery) > 0
+    return checks.binarisation(*_planted(this), has_features=has_features), {}
 
 
 def _black_box(this: Examination, left: Left) -> tuple[Verdict, Left]:

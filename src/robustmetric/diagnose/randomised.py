@@ -1,5 +1,10 @@
 """Models that answer one input in several ways: how far the answers lie apart, and one draw of them as a function."""
 
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
 import torch
 from torch import nn
 
@@ -8,16 +13,34 @@ from robustmetric.perturb.pgd import frozen
 from robustmetric.types import Embeddings, Inputs
 
 
+@contextmanager
+def one_draw(device: torch.device, seed: int) -> Iterator[None]:
+    """Within, the global generators of torch, numpy and python begin at this seed; after, they go on as before."""
+    theirs, own = np.random.get_state(), random.getstate()
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        # numpy takes no more than 32 bits.
+        np.random.seed(seed % 2**32)
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            np.random.set_state(theirs)
+            random.setstate(own)
+
+
 class FixedDraw(nn.Module):
-    """A randomised model with the same draw at every call: a function again, for a batch that stays together."""
+    """A randomised model with the same draw at every call: a function again, for a batch that stays together.
+
+    Unless it draws from a generator of its own, which cannot be reached from here: `apart` tells.
+    """
 
     def __init__(self, model: nn.Module, seed: int = 0) -> None:
         super().__init__()
         self.model, self.seed = model, seed
 
     def forward(self, inputs: Inputs) -> Embeddings:
-        with torch.random.fork_rng(devices=[inputs.device] if inputs.is_cuda else []):
-            torch.manual_seed(self.seed)
+        with one_draw(inputs.device, self.seed):
             return self.model(inputs)
 
 

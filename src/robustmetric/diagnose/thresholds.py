@@ -49,7 +49,18 @@ WORST = Limit(unclear=5.0, fail=11.0)
 define masked, and the most of many wins about a point by their number alone."""
 EASY = 50.0
 """Percent of planted examples found by random points: from here on the test is no test."""
+SMALL = 1e-3
+"""A radius, a quarter of a step of 8 bits, below which a climb may gain nothing for the rounding of float32 alone."""
+ROUNDING = 16 * 2.0**-23
+"""Of a margin, or of 1 where it is less: what gains must exceed in such a ball to be told from rounding."""
 FEWEST = 10
 """Images from which a share means something."""
 STRANGE = 1e-6
 """Relative difference of two answers to one input from which a model counts as randomised."""
+SWAYED = 1e-4
+"""The same of one fixed draw, from which chance is left that may decide; sums in another order are to stay below it."""
+
+
+def is_rounding(gain: float, margin: float, radius: float) -> bool:
+    """Whether that little is gained in so small a ball that float32 may be the reason, and no hidden gradient."""
+    return radius < SMALL and abs(gain) <= ROUNDING * max(margin, 1.0)

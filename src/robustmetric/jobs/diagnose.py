@@ -18,6 +18,7 @@ from robustmetric.attacks.transfer import Surrogate, Transfer
 from robustmetric.diagnose.checks import Verdict, overall
 from robustmetric.diagnose.examine import Ended, go_on
 from robustmetric.diagnose.masking import Masking
+from robustmetric.diagnose.randomised import one_draw
 from robustmetric.diagnose.subject import Subject, classifier_subject, retrieval_subject
 from robustmetric.errors import InputError
 from robustmetric.jobs.arena import Arena, as_bytes
@@ -71,9 +72,8 @@ def run_masking(
 
 @contextmanager
 def _apart(device: torch.device, seed: int) -> Iterator[None]:
-    """Full precision, and torch's own randomness, which a randomised model draws from, seeded; both restored after."""
-    with full_precision(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+    """Full precision, and the global randomness, which a randomised model draws from, seeded; both restored after."""
+    with full_precision(), one_draw(device, seed):
         yield
 
 
