@@ -1,5 +1,7 @@
 """Two functions for people with their own loop."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -152,3 +154,44 @@ def test_every_name_of_the_package_is_there() -> None:
     assert {"fold", "robust_error", "robust_curve", "area_under_error"} <= set(robustmetric.__all__)
     for name in robustmetric.__all__:
         assert getattr(robustmetric, name).__name__ == name
+
+
+def classifier(seed: int, classes: int = 4) -> nn.Sequential:
+    """Logits that are the brightness of each quadrant, and a little noise of its own."""
+    torch.manual_seed(seed)
+    noise = nn.Linear(4, classes, bias=False)
+    noise.weight.data = torch.eye(classes, 4) + 0.1 * torch.rand(classes, 4)
+    module = nn.Sequential(Means(), noise)
+    module.classes = classes
+    return module
+
+
+def test_a_surrogate_may_be_a_module_of_ones_own() -> None:
+    images, labels = images_and_labels()
+    target, other = classifier(0), classifier(1)
+    clean, *moved = robustmetric.evaluate(target, images, labels, suite="transfer", radius=0.4, surrogate=other)
+    assert clean.scores["accuracy"] == 100 and moved[0].name == "PGD-20 from Sequential"
+    assert all(r.scores["accuracy"] < 50 and r.settings["surrogate_module"] == "Sequential" for r in moved)
+    assert {r.settings["surrogate_weights"] for r in moved}.isdisjoint({clean.settings["weights"]})
+    found = robustmetric.attack(target, images, labels, "PGD-20", "transfer", 0.4, surrogate=other)
+    assert (target(found).argmax(dim=1) == labels).float().mean() < 0.5
+
+
+def test_an_encoder_has_a_surrogate_too() -> None:
+    images, labels = images_and_labels()
+    found = robustmetric.evaluate(
+        Means(), images, labels, suite="transfer28", radius=0.3, queries=8, surrogate=nn.Flatten()
+    )
+    assert found[-1].name == "ERS from Flatten"
+
+
+def test_a_surrogate_that_is_none_is_told_in_one_line(tmp_path: Path) -> None:
+    given = (*images_and_labels(), "transfer", 0.1)
+    with pytest.raises(InputError, match=r"every attack asks for a surrogate.*in Python: surrogate=MODULE"):
+        robustmetric.evaluate(classifier(0), *given)
+    with pytest.raises(InputError, match=r"'Sequential' is no classifier of the target's 4 classes.*classes = 4"):
+        robustmetric.evaluate(classifier(0), *given, surrogate=classifier(0, classes=5))
+    with pytest.raises(InputError, match="is not a run folder"):
+        robustmetric.evaluate(classifier(0), *given, surrogate=tmp_path)
+    with pytest.raises(InputError, match="no attack asks for a surrogate; leave 'Sequential' out"):
+        robustmetric.evaluate(classifier(0), *given[:2], "autoattack", surrogate=classifier(1))

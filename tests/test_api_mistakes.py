@@ -67,6 +67,7 @@ for call in (
     lambda: robustmetric.evaluate(Flat(), x, y, suite="demo"),
     lambda: robustmetric.evaluate(Small(inputs=10), x, y, suite="demo"),
     lambda: robustmetric.evaluate(Small(torch.float64), x, y, suite="demo"),
+    lambda: robustmetric.evaluate(flat, x, y, suite="transfer28", surrogate=3),
 ):
     try:
         call()
@@ -86,6 +87,7 @@ SAID_OF_WORDS = [
     "Flat returned a tensor of shape (12,) for 12 inputs; expected one embedding per input",
     "the model failed on inputs of shape (12, 3, 8, 8), torch.float32: ",
     "its weights are torch.float64",
+    "the surrogate is a int; expected a torch.nn.Module or the path of a run folder",
 ]
 
 

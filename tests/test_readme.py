@@ -116,6 +116,24 @@ def test_the_defence_of_the_guide_trains_as_printed(tmp_path: Path, command: Com
     assert after < before
 
 
+def test_the_classifier_of_the_guide_is_attacked_as_printed(tmp_path: Path, command: Command):
+    """Its two files and its first two commands, on few images."""
+    code, settings = blocks("docs/own-images.md", "python")[-1], blocks("docs/own-images.md", "yaml")[0]
+    (tmp_path / "my_net.py").write_text(code)
+    (tmp_path / "my_digits.yaml").write_text(settings)
+    (tmp_path / "short.yaml").write_text(
+        "base: classification\nattacks: {Feature match: {attack: {targets: 2}}, Local search: null, RayS: null}\n"
+    )
+    for number, line in enumerate(line for line in commands() if "evaluate my_digits.yaml" in line):
+        words = shlex.split(line.replace(" classification ", " short.yaml ").replace("--queries 100", "--queries 4"))
+        done = command(*words[1:], "-o", f"out{number}")
+        assert done.code == 0 and "left out" not in done.err, done.err
+    white, moved = (
+        {r.name: r.scores.get("accuracy") for r in read(tmp_path / f"out{i}" / "results.jsonl")} for i in (0, 1)
+    )
+    assert white["clean"] == 100 and white["Feature match"] < 100 and "PGD-20 from my_net.sibling" in moved
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_links_between_pages_lead_somewhere(page: str):
     text = (ROOT / page).read_text()

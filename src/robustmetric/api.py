@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from robustmetric import records
 from robustmetric.attacks.suite import Suite, Trial
+from robustmetric.attacks.transfer import Source, source_name
 from robustmetric.data.base import Dataset, Split
 from robustmetric.data.transforms import Identity
 from robustmetric.errors import InputError, nearest
@@ -22,7 +23,7 @@ from robustmetric.jobs.attacked import attack_batch
 from robustmetric.jobs.clustering import run_any_suite
 from robustmetric.jobs.own import unit
 from robustmetric.jobs.suites import load_suite
-from robustmetric.jobs.surrogate import find_surrogate
+from robustmetric.jobs.surrogate import find_surrogate, named_surrogate
 from robustmetric.jobs.workers import Workers, describe, full_precision
 from robustmetric.jobs.worst_case import dressed, fitted
 from robustmetric.models.classifier import Classifies
@@ -70,17 +71,19 @@ def evaluate(
     batch_size: int = 128,
     fast: bool = False,
     kmeans: Backend = "torch",
+    surrogate: nn.Module | str | Path | None = None,
 ) -> list[records.Record]:
     """Clean retrieval and every attack of a suite on images in [0, 1]; each image searches all the others.
 
     A module with `classes` is a classifier: its outputs are logits, labels their places, and nothing is searched.
     The encoder runs where its parameters are; its embeddings are scaled to unit length, or, where it is a model of
     ours, left as they are. `fast` sees it in bfloat16 on a GPU: for a quick look, as scores change a little. `kmeans`
-    says who clusters where the suite is on clustering.
+    says who clusters where the suite is on clustering. `surrogate` is what a suite such as `transfer` climbs on: a run
+    folder, or another module, which is put on the encoder's device.
     """
     _check_encoder(encoder)
     _check_settings(suite, radius, seed=seed, batch_size=batch_size, queries=queries)
-    chosen = load_suite(suite, radius)
+    chosen = load_suite(suite, radius, surrogate=named_surrogate(surrogate))
     images, labels = _checked(images, labels)
     device = _device(encoder, images)
     split = _split(images, labels, encoder)
@@ -104,15 +107,16 @@ def attack(
     *,
     seed: int = 0,
     batch_size: int = 128,
+    surrogate: nn.Module | str | Path | None = None,
 ) -> Float[Tensor, "batch *shape"]:
     """The images as one attack of a suite perturbs them, 8-bit, in the ball around the originals rounded to bytes.
 
     Flat features, and images of a suite with `rounded: false`, are not rounded. An attack that the suite runs at
-    several radii needs a `radius`.
+    several radii needs a `radius`; one that is transferred, a `surrogate`, as in `evaluate`.
     """
     _check_encoder(encoder)
     _check_settings(suite, radius, seed=seed, batch_size=batch_size)
-    trial = _trial(name, suite, radius)
+    trial = _trial(name, suite, radius, named_surrogate(surrogate))
     images, labels = _checked(images, labels)
     split = _split(images, labels, encoder)
     dataset = Dataset("tensors", train=split, queries=split)
@@ -126,10 +130,11 @@ def attack(
     return torch.cat(perturbed).to(images.device)
 
 
-def _trial(name: str, suite: str, radius: float | None) -> Trial:
-    """The one trial of that label, or an error that says which there are."""
-    trials = load_suite(suite, radius).trials
-    found = [trial for trial in trials if trial.label == name]
+def _trial(name: str, suite: str, radius: float | None, surrogate: Source | None) -> Trial:
+    """The one trial of that label, with or without its surrogate's name, or an error that says which there are."""
+    trials = load_suite(suite, radius, surrogate=surrogate).trials
+    labels = {name} if surrogate is None else {name, f"{name} from {source_name(surrogate)}"}
+    found = [trial for trial in trials if trial.label in labels]
     if not found:
         raise InputError(f"{name!r} is not an attack of suite {suite!r}{nearest(name, {t.label for t in trials})}")
     if len(found) > 1:

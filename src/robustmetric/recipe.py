@@ -51,6 +51,11 @@ def parse(text: str) -> Spec:
 
 def load(path: Path, kind: str = "") -> dict[str, Spec]:
     """A recipe file as plain data, over the one its `base:` names: a path relative to this, or short (of its kind)."""
+    return functools.reduce(merge, layers_of(path, kind))
+
+
+def layers_of(path: Path, kind: str = "") -> list[dict[str, Spec]]:
+    """A recipe file and those it lies over, as plain data, the lowest first."""
     layers: list[dict[str, Spec]] = []
     seen: list[Path] = []
     while True:
@@ -59,7 +64,7 @@ def load(path: Path, kind: str = "") -> dict[str, Spec]:
         base = spec.pop("base", None)
         layers.append(spec)
         if base is None:
-            return functools.reduce(merge, reversed(layers))
+            return layers[::-1]
         path = _base(path, str(base), kind)
         if path.resolve() in seen:
             raise InputError(f"{path}: its base leads back to itself; expected a chain that ends")

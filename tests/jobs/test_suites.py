@@ -10,7 +10,7 @@ from robustmetric import records
 from robustmetric.attacks.rank_only import RankOnly
 from robustmetric.attacks.transfer import Transfer
 from robustmetric.errors import InputError
-from robustmetric.jobs.suites import load_suite
+from robustmetric.jobs.suites import labels_of, load_suite
 from robustmetric.report.runs import read_runs
 from robustmetric.report.tables import summaries
 
@@ -38,6 +38,42 @@ def test_a_suite_anywhere_may_lie_over_one_we_ship(base: str, tmp_path: Path) ->
     assert [trial.label for trial in found.trials] == [trial.label for trial in shipped.trials]
     changed = [a.label for a, b in zip(found.trials, shipped.trials, strict=True) if a.attack != b.attack]
     assert changed == ["APGD-T"] and found.survivors == shipped.survivors
+
+
+def test_null_drops_an_attack_of_the_base(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text("{base: classification, attacks: {Feature match: null}}")
+    found, shipped = load_suite(str(path)), load_suite("classification")
+    assert [t.label for t in found.trials] == [t.label for t in shipped.trials if t.label != "Feature match"]
+    assert found.survivors == shipped.survivors and found.left_out == ["Feature match"] and not shipped.left_out
+    (tmp_path / "again.yaml").write_text(
+        "{base: s.yaml, attacks: {Feature match: {attack: {name: feature_match}, engine: {name: apgd}}}}"
+    )
+    assert not load_suite(str(tmp_path / "again.yaml"), 0.1).left_out
+
+
+def test_a_group_that_loses_an_attack_loses_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text("{base: autoattack, attacks: {Square: null}}")
+    with pytest.raises(
+        InputError, match=r"'AutoAttack' is not itself without 'Square'.*`survivors: {AutoAttack: null}`"
+    ):
+        load_suite(str(path))
+    path.write_text(
+        "{base: autoattack, attacks: {Square: null}, survivors: {AutoAttack: null, white box: [APGD-CE, FAB-T]}}"
+    )
+    assert list(load_suite(str(path)).survivors) == ["white box"]
+
+
+def test_one_line_says_that_all_is_dropped_or_that_there_is_nothing_to_drop(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text("{base: classification, attacks: {Feature mach: null}}")
+    with pytest.raises(InputError, match=r"attacks\.Feature mach: .* null drops; did you mean 'Feature match'"):
+        load_suite(str(path))
+    dropped = ", ".join(f"{label}: null" for label in labels_of("demo"))
+    path.write_text(f"{{base: demo, attacks: {{{dropped}}}}}")
+    with pytest.raises(InputError, match="every attack is dropped"):
+        load_suite(str(path))
 
 
 def test_a_base_that_is_no_suite_is_named_among_suites(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from torch.nn import functional
 from robustmetric.attacks.base import Attack, Scores, Targets
 from robustmetric.attacks.margin import accuracy, check_logits, is_wrong, lifted
 from robustmetric.errors import InputError
+from robustmetric.perturb.pgd import frozen
 from robustmetric.types import Batch, Embeddings, Gallery, Inputs
 
 
@@ -27,6 +28,18 @@ class Featured(Protocol):
     def features(self, inputs: Inputs) -> Embeddings: ...
 
     def logits(self, features: Embeddings) -> Embeddings: ...
+
+
+def shows_features(model: nn.Module, inputs: Inputs) -> bool:
+    """Whether features can be matched: a wrapper has the method, whether or not what it wraps does."""
+    if not isinstance(model, Featured):
+        return False
+    try:
+        with frozen(model), torch.no_grad():
+            model.features(inputs[:1])
+    except InputError:
+        return False
+    return True
 
 
 class Exposed(nn.Module):
@@ -43,6 +56,11 @@ class Exposed(nn.Module):
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "batch _"]:
         features = self.classifier.features(inputs)
+        if features.dim() != 2:
+            raise InputError(
+                f"features(x) of {type(self.classifier).__name__} has shape {tuple(features.shape)}; expected one "
+                "vector per image, which logits(features) reads"
+            )
         return torch.cat([self.classifier.logits(features), features.float()], dim=1)
 
 

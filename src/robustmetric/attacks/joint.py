@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from robustmetric.attacks.base import Attack, Engine, Outcome, Scores, Targets, run
 from robustmetric.attacks.keeping import Memory, Way
 from robustmetric.attacks.modes import mode_of
+from robustmetric.attacks.transfer import Source
 from robustmetric.attacks.vote import Capped, climbs_of, damage, for_members
 from robustmetric.errors import InputError, nearest
 from robustmetric.metrics.voting import VOTES, Reading, clusters_by_reading, recall_by_reading
@@ -44,8 +45,8 @@ class WholeSet:
     """Steps between two embeddings of a moving bank."""
     restarts: int = 1
     judge: Judge = "R@1"
-    surrogate: str | None = field(default=None, repr=False)
-    """A run folder, for a black-box attack: the climb is on its model (`transfer_all`). Records name it by weights."""
+    surrogate: Source | None = field(default=None, repr=False)
+    """For a black-box attack, the model that the climb is on (`transfer_all`). Records name it by weights."""
 
     def __post_init__(self) -> None:
         for name, word, known in (("bank", self.bank, get_args(Bank)), ("judge", self.judge, get_args(Judge))):

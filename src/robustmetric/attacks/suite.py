@@ -100,6 +100,8 @@ class Suite:
 
     What is left after all of them is the record of that name; and what all trials leave, that of the worst case.
     """
+    left_out: Sequence[str] = ()
+    """Labels of attacks that a suite of this name would have: its worst case says that it is without them."""
 
     def __post_init__(self) -> None:
         labels = {trial.label for trial in self.trials}

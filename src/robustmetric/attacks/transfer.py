@@ -1,7 +1,8 @@
 """Transfer: the perturbation is found on a surrogate model and scored on the target (Papernot et al. 2016)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar, Literal
 
 import torch
@@ -27,15 +28,31 @@ class Surrogate:
 
 
 @dataclass(frozen=True)
+class AtHand:
+    """A surrogate that lies in no run folder: somebody's module, under the name that records give it."""
+
+    name: str
+    model: nn.Module = field(repr=False)
+
+
+Source = str | AtHand
+"""Where a surrogate comes from: a run folder, or it is there already."""
+
+
+def source_name(source: Source) -> str:
+    """The name of a surrogate, as labels have it: `PGD-20 from plain-seed0`."""
+    return source.name if isinstance(source, AtHand) else Path(source).name
+
+
+@dataclass(frozen=True)
 class Transfer:
-    """What a suite says: this attack, found on the model of that run folder. `transfer` carries it out.
+    """What a suite says: this attack, found on that other model. `transfer` carries it out.
 
     It has no white-box form: climbed on the target itself it would be another attack under this name.
     """
 
     attack: Attack
-    surrogate: str
-    """A run folder."""
+    surrogate: Source
 
     def __post_init__(self) -> None:
         check_fixed(self.attack)

@@ -29,7 +29,8 @@ View = Annotated[
     ),
 ]
 Surrogate = Annotated[
-    str | None, typer.Option(metavar="RUN", help="The attacker's own model, for attacks that are transferred.")
+    str | None,
+    typer.Option(metavar="RUN", help="The attacker's own model, a run or FILE.FUNCTION, for attacks that transfer."),
 ]
 
 Queries = Annotated[int | None, typer.Option(help="Use this many queries, drawn with the seed.")]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from robustmetric.attacks.base import Attack, Engine, Scores, Targets, run
 from robustmetric.attacks.margin import WON
-from robustmetric.attacks.transfer import Surrogate, transfer
+from robustmetric.attacks.transfer import Source, Surrogate, transfer
 from robustmetric.diagnose.checks import Survived
 from robustmetric.diagnose.subject import Attached, Recorder, Subject
 from robustmetric.errors import InputError
@@ -46,8 +46,8 @@ class Masking:
     """Of a randomised model, behind each gradient of the attack on its mean."""
     votes: int = 25
     """Of a randomised model, answers whose share that is right counts."""
-    surrogates: Sequence[str] = ()
-    """Run folders of other models, on which transferred perturbations are found; without any `black_box` is not run."""
+    surrogates: Sequence[Source] = ()
+    """Other models, on which transferred perturbations are found; without any `black_box` is not run."""
     by_vote: bool = False
     """Whether the members of an ensemble vote on the first neighbour, or search by their mean."""
     role: ClassVar[Literal["query", "candidate"]] = "query"

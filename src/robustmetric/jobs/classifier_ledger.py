@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from robustmetric.jobs.worst_case import KIND, LOWEST, SPREAD, STANDING, WORST
+from robustmetric.jobs.worst_case import KIND, LEFT_OUT, LOWEST, SPREAD, STANDING, WORST
 from robustmetric.records import Record
-from robustmetric.report.classification import PAPER_BATCH
+from robustmetric.report.classification import PAPER_BATCH, WITHOUT
 
 BLOCKS, LOCAL, TRANSFER = ("accuracy", LOWEST, SPREAD), "local_search", "transfer"
 FROM = " from "
@@ -18,7 +18,7 @@ def classification(tested: Iterable[Record], local: Iterable[Record], radius: fl
 
     Local search, part of it without a bound, is a block of its own, with its own number of queries. Where two suites
     have a number under one name, that of `classification` counts. Attacks that met only what those before them left are
-    told `in_turn`: their numbers are of all of these.
+    told `in_turn`: their numbers are of all of these. `worst_case_without` has the attacks that its worst case lacks.
     """
     found = _at((record for record in tested if "accuracy" in record.scores), radius)
     own = (record for record in local if "accuracy" in record.scores)
@@ -39,6 +39,7 @@ def classification(tested: Iterable[Record], local: Iterable[Record], radius: fl
         **({"in_turn": turns} if turns else {}),
         **({f"{LOCAL}_queries": aside[0].count} if aside else {}),
         **({} if worst is None else {"worst_case_interval": _interval(worst, "accuracy")}),
+        **({WITHOUT: worst.settings[LEFT_OUT]} if worst is not None and LEFT_OUT in worst.settings else {}),
     }
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from robustmetric.attacks.suite import Trial
 from robustmetric.jobs.progress import say
+from robustmetric.jobs.worst_case import LEFT_OUT
 from robustmetric.records import Record, is_bounded
 from robustmetric.report.scores import show_radius
 from robustmetric.report.verdict import WORST
@@ -66,5 +67,7 @@ def closing(found: Sequence[Record], suite: str, settings: Mapping[str, Any], se
     score = "R@1" if "R@1" in clean.scores else "accuracy"
     before, after = (round(share * clean.count / 100) for share in (clean.scores[score], there[name]))
     what, is_right = ("searches", "find the right class first") if score == "R@1" else ("images", "are named rightly")
-    under = "the worst of all attacks for each" if name == WORST else f"the strongest attack ({name})"
+    worst = next((one for one in of_this if one.name == WORST and one.settings["radius"] == middle), None)
+    but = f" but {', '.join(worst.settings[LEFT_OUT])}" if worst is not None and LEFT_OUT in worst.settings else ""
+    under = f"the worst of all attacks{but} for each" if name == WORST else f"the strongest attack ({name})"
     return f"of {clean.count} {what} {before} {is_right}, and {after} under {under} at radius {show_radius(middle)}"

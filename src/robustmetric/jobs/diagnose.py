@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from robustmetric.attacks.base import Attack
-from robustmetric.attacks.feature_match import Featured
+from robustmetric.attacks.feature_match import Featured, shows_features
 from robustmetric.attacks.suite import Suite, Trial
-from robustmetric.attacks.transfer import Surrogate, Transfer
+from robustmetric.attacks.transfer import Source, Surrogate, Transfer, source_name
 from robustmetric.diagnose.checks import Verdict, overall
 from robustmetric.diagnose.examine import Ended, go_on
 from robustmetric.diagnose.masking import Masking
@@ -30,7 +30,7 @@ from robustmetric.jobs.workers import full_precision
 from robustmetric.models.classifier import Classifies
 from robustmetric.models.ensemble import Ensemble
 from robustmetric.numerics.randomness import generator
-from robustmetric.perturb.pgd import PGD, frozen
+from robustmetric.perturb.pgd import PGD
 from robustmetric.records import Record
 from robustmetric.report.masking_flag import ALL_WORDS
 from robustmetric.types import Inputs
@@ -147,28 +147,25 @@ def subject_of(arena: Arena, masking: Masking, trial: Trial) -> Subject:
 
 
 def _features(model: nn.Module, inputs: Inputs) -> Callable[[Tensor], Tensor] | None:
-    """The model's features where it has any: a wrapper has the method, whether or not what it wraps does."""
-    if not isinstance(model, Featured):
-        return None
-    try:
-        with frozen(model), torch.no_grad():
-            model.features(inputs[:1])
-    except InputError:
-        return None
-    return model.features
+    """The model's features where it has any."""
+    return model.features if isinstance(model, Featured) and shows_features(model, inputs) else None
 
 
 def _surrogates(arena: Arena, masking: Masking, trial: Trial) -> dict[str, Surrogate]:
-    found = {path: find_surrogate(_transferring(trial, path), arena) for path in masking.surrogates}
-    return {path: source for path, source in found.items() if source is not None}
+    found = {
+        one if isinstance(one, str) else source_name(one): find_surrogate(_transferring(trial, one), arena)
+        for one in masking.surrogates
+    }
+    return {name: source for name, source in found.items() if source is not None}
 
 
 def _surrogates_settings(trial: Trial) -> dict[str, Any]:
     if not isinstance(trial.attack, Masking) or not trial.attack.surrogates:
         return {}
-    each: Sequence[str] = trial.attack.surrogates
-    return {"surrogate_weights": [surrogate_settings(_transferring(trial, path))["surrogate_weights"] for path in each]}
+    each = [surrogate_settings(_transferring(trial, one)) for one in trial.attack.surrogates]
+    weights = {"surrogate_weights": [settings["surrogate_weights"] for settings in each]}
+    return {key: value for settings in each for key, value in settings.items()} | weights
 
 
-def _transferring(trial: Trial, path: str) -> Trial:
-    return replace(trial, attack=cast(Attack, Transfer(trial.attack, path)))
+def _transferring(trial: Trial, source: Source) -> Trial:
+    return replace(trial, attack=cast(Attack, Transfer(trial.attack, source)))

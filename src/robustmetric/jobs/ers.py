@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from robustmetric.attacks.suite import Trial
-from robustmetric.attacks.transfer import Transfer
+from robustmetric.attacks.transfer import Transfer, source_name
 from robustmetric.jobs.folder import beside, load_arrays, save_arrays
 from robustmetric.metrics.robustness import SUB_SCORES, bootstrap, ers, ers_per_query
 from robustmetric.records import Record
@@ -90,4 +90,4 @@ def summed_up(measured: Sequence[tuple[Trial, Record]], store: Store, weights: T
 
 def _name(trial: Trial) -> str:
     """Of transferred attacks with the run that they climbed on: there is an ERS for each."""
-    return f"ERS from {Path(trial.attack.surrogate).name}" if isinstance(trial.attack, Transfer) else "ERS"
+    return f"ERS from {source_name(trial.attack.surrogate)}" if isinstance(trial.attack, Transfer) else "ERS"

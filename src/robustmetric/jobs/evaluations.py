@@ -10,6 +10,7 @@ from robustmetric.jobs.assemble import title
 from robustmetric.jobs.classifier_ledger import LOCAL, TRANSFER, by_source, source_of
 from robustmetric.jobs.clustering_ledger import clustering_records, seconds
 from robustmetric.jobs.suites import asking_for_surrogate, load_suite
+from robustmetric.jobs.surrogate import MODULE
 from robustmetric.records import Record
 from robustmetric.report.masking_flag import KIND as MASKING
 from robustmetric.report.masking_flag import attacked_at, masking_record
@@ -119,7 +120,8 @@ def commands(facts: Mapping[str, Any], clean: Record, every: Sequence[Record]) -
             if "surrogate_weights" in record.settings and (record.kind != MASKING or source_of(record) != "RUN"):
                 sources.setdefault(source_of(record), []).append(record)
         for source, moved in (sources or {"": own}).items():
-            surrogate = ["--surrogate", f"runs/{source}" if source != "RUN" else source] if source else []
+            named = moved[-1].settings.get(MODULE) or (f"runs/{source}" if source != "RUN" else source)
+            surrogate = ["--surrogate", str(named)] if source else []
             rules = [record.settings.get("reading_rules", {}) for record in own]
             faiss = ["--kmeans", "faiss"] if any(rule.get("backend") == "faiss" for rule in rules) else []
             typed.append(" ".join([*words, *_radius(suite, own), *_options(moved), *surrogate, *faiss]))

@@ -8,7 +8,6 @@ from robustmetric.attacks.modes import check_mode
 from robustmetric.catalogue import CATALOGUE, NAMES
 from robustmetric.errors import InputError, nearest
 from robustmetric.jobs.arena import known_search
-from robustmetric.jobs.folder import RunFolder
 from robustmetric.jobs.workers import Hardware
 from robustmetric.numerics.kmeans import check_backend
 from robustmetric.recipe import Spec
@@ -17,17 +16,13 @@ VIEWS = ("identity", "centre_crop", "aspect_centre_crop")
 """What evaluated images may go through: of the transforms, those that draw nothing at random."""
 
 
-def refuse_unknown(
-    modes: Sequence[str] | None, search: str, kmeans: str | None, surrogate: str | None, hardware: Hardware
-) -> None:
+def refuse_unknown(modes: Sequence[str] | None, search: str, kmeans: str | None, hardware: Hardware) -> None:
     """Refuse options of `evaluate` that mean nothing, whatever the suite."""
     for mode in modes or ():
         check_mode(mode)
     known_search(search)
     if kmeans is not None:
         check_backend(kmeans)
-    if surrogate is not None:
-        RunFolder(Path(surrogate)).read_recipe()
     hardware.check()
 
 

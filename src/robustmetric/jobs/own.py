@@ -90,13 +90,19 @@ def _named_source(name: str, skip_unreadable: bool, where: str) -> Source:
     return source
 
 
+def is_own(name: str) -> bool:
+    """Whether a name means somebody's own model, `company.build`, and neither a run folder nor a recipe."""
+    path = Path(name)
+    return not path.is_dir() and path.suffix not in {"", ".yaml", ".yml"} and "/" not in name
+
+
 OWN_MODEL = "your own model is named FILE.FUNCTION, as in company.build for `def build()` in ./company.py"
 
 
-def own_model(name: str) -> Callable[[], nn.Module]:
+def own_model(name: str, where: str = "model") -> Callable[[], nn.Module]:
     """What builds somebody's own model, found by its name; it is called when the model is needed."""
     try:
-        made = recipe.find(name, {}, "model")
+        made = recipe.find(name, {}, where)
     except InputError as error:
         raise InputError(f"{error}; {OWN_MODEL}, which builds it and loads its weights") from error
     return partial(_built, made, name)

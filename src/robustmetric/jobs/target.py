@@ -21,10 +21,11 @@ from robustmetric.jobs.clustering import check_search, is_clustering, run_any_su
 from robustmetric.jobs.ers import APART
 from robustmetric.jobs.folder import RunFolder, save_arrays, summarise
 from robustmetric.jobs.named import refuse_unknown, refuse_unknown_data, view_of
-from robustmetric.jobs.own import OWN_MODEL, own_data, own_model, skipping
+from robustmetric.jobs.own import OWN_MODEL, is_own, own_data, own_model, skipping
 from robustmetric.jobs.pictures import Pictures
 from robustmetric.jobs.progress import say, terms
 from robustmetric.jobs.suites import asking_for_surrogate, load_suite
+from robustmetric.jobs.surrogate import named_surrogate
 from robustmetric.jobs.workers import Hardware, Workers, describe
 from robustmetric.numerics.kmeans import Backend, check_backend
 from robustmetric.recipe import Spec
@@ -76,15 +77,16 @@ def evaluate(
 ) -> list[Record]:
     """Run a suite; each record is written as it comes, and what is already there is not run again.
 
-    `view` is for a model of one's own (`find_target`); `surrogate` is a run folder, for a suite's attacks that ask for
-    one; `kmeans` replaces the recipe's.
+    `view` is for a model of one's own (`find_target`); `surrogate`, for a suite's attacks that ask for one, is a run
+    folder or a model of one's own too; `kmeans` replaces the recipe's.
     """
-    refuse_unknown(modes, search, kmeans, surrogate, hardware)
+    refuse_unknown(modes, search, kmeans, hardware)
+    source = named_surrogate(surrogate)
     # A suite that was named is read before the model and its data: a misspelt one costs nothing.
-    named = load_suite(suite, radius, modes, surrogate) if suite else None
+    named = load_suite(suite, radius, modes, source) if suite else None
     target = find_target(name, data=data, out=out, skip_unreadable=skip_unreadable, view=view)
     suite = suite or str(target.spec.get("suite", "ers224"))
-    chosen = named or load_suite(suite, radius, modes, surrogate)
+    chosen = named or load_suite(suite, radius, modes, source)
     check_search(chosen, search)
     backend = _backend(target.spec, kmeans, chosen)
     workers = Workers.of(hardware.fabric())
@@ -172,11 +174,11 @@ def find_target(
     model, whose weights may be a download: that they are missing is said at once.
     """
     path = Path(name)
-    is_own = not path.is_dir() and path.suffix not in {"", ".yaml", ".yml"} and "/" not in name
-    seen = {} if view is None else {"view": view_of(view, name, is_own=is_own)}
+    mine = is_own(name)
+    seen = {} if view is None else {"view": view_of(view, name, is_own=mine)}
     if data is not None:
         refuse_unknown_data(data)
-    spec, home, load = _of_own(name, seen, data) if is_own else _of_recipe(name, data)
+    spec, home, load = _of_own(name, seen, data) if mine else _of_recipe(name, data)
     if data is None:
         spec = skipping(spec, name) if skip_unreadable else spec
         dataset, shown = assemble.load_data(spec, name), assemble.load_view(spec, name)
@@ -186,7 +188,7 @@ def find_target(
         spec = {**spec, "data": {"name": data}}
         home = home if path.is_dir() else home.with_name(f"{home.name}-{dataset.name}")
     place = RunFolder(out or home)
-    return Target(load(), dataset, shown, place, spec, place.path.name, is_as_built=not is_own and not path.is_dir())
+    return Target(load(), dataset, shown, place, spec, place.path.name, is_as_built=not mine and not path.is_dir())
 
 
 Found = tuple[dict[str, Spec], Path, Callable[[], nn.Module]]

@@ -10,7 +10,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from robustmetric.attacks.base import Attack
-from robustmetric.attacks.feature_match import Exposed, FeatureMatch
+from robustmetric.attacks.feature_match import Exposed, FeatureMatch, shows_features
 from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.attacks.transfer import Transfer
 from robustmetric.attacks.vote import climbs_of
@@ -18,18 +18,21 @@ from robustmetric.errors import InputError
 from robustmetric.jobs.arena import Arena, as_bytes, embed
 from robustmetric.jobs.ers import PerQuery
 from robustmetric.jobs.folder import digest
+from robustmetric.jobs.progress import say
 from robustmetric.metrics.robustness import bootstrap
 from robustmetric.models.classifier import Classifies
 from robustmetric.numerics.randomness import generator, repeatable
 from robustmetric.perturb.pgd import frozen
 from robustmetric.records import Record, is_bounded
-from robustmetric.types import Gallery
+from robustmetric.types import Batch, Gallery
 
 KIND, WORST = "worst_case", "worst case"
 LOWEST, SPREAD = "lowest run", "max - min"
 """Of a trial that is repeated: the smallest mean of a run, and by how much the largest is above it."""
 STANDING = "standing"
 """In the settings of a trial that takes its turn: how many queries were left to it."""
+LEFT_OUT = "left_out"
+"""In the settings of a worst case: the attacks of its suite that it is without."""
 KEPT = ("suite", "data", "norm", "radius", "bounds", "mode", "rounded", "randomised")
 """What a worst case has in common with the trials it is of."""
 
@@ -44,13 +47,15 @@ class OnClasses(Protocol):
 def fitted(suite: Suite, arena: Arena) -> Suite:
     """The suite for the arena's model. What would fail or mislead later is refused here, before anything runs.
 
-    That is: attacks on rankings for a classifier, and the reverse; features to match that the model does not show;
-    turns or repeats of an attack that does not say who is answered rightly; and turns in bfloat16.
+    That is: attacks on rankings for a classifier, and the reverse; turns or repeats of an attack that does not say who
+    is answered rightly; and turns in bfloat16. Features that the model does not show are not matched, and that is said;
+    they are refused where nothing else would be run.
     """
     if suite.survivors and arena.fast:
         raise InputError(
             f"suite {suite.name!r} states a worst case, and bfloat16 changes close answers; run it without --fast"
         )
+    suite = _without_features(suite, arena)
     trials = [replace(trial, attack=_fitted(trial.attack, arena, trial, suite.name)) for trial in suite.trials]
     turns = {label for labels in suite.survivors.values() for label in labels}
     for trial in trials:
@@ -66,11 +71,33 @@ def fitted(suite: Suite, arena: Arena) -> Suite:
     return replace(suite, trials=trials)
 
 
+def _without_features(suite: Suite, arena: Arena) -> Suite:
+    """The suite without the attacks that match features, for a model that shows none."""
+    matching = [trial.label for trial in suite.trials if isinstance(trial.attack, FeatureMatch)]
+    rest = [trial for trial in suite.trials if trial.label not in matching]
+    turns = {label for labels in suite.survivors.values() for label in labels}
+    # A group that lacks one of its attacks would stand under a name that is not its own.
+    is_needed = not rest or turns & set(matching)
+    if not matching or is_needed or not arena.is_of_classes or shows_features(arena.model, _one(arena).inputs):
+        return suite
+    if arena.workers.rank == 0:
+        say(
+            f"left out: {', '.join(matching)}, as {type(arena.model).__name__} does not show its features; a module "
+            "with features(x) and logits(features) has it run"
+        )
+    return replace(suite, trials=rest, left_out=[*suite.left_out, *dict.fromkeys(matching)])
+
+
+def _one(arena: Arena) -> Batch:
+    """One query, as the model sees it."""
+    return as_bytes(arena.queries.batch(arena.rows[:1], arena.view, index=arena.places[:1]))
+
+
 @torch.no_grad()
 def _score_names(attack: Attack, arena: Arena) -> set[str]:
     """The scores that an attack gives, found on one query that is not moved."""
     attack = attack.attack if isinstance(attack, Transfer) else attack
-    one = as_bytes(arena.queries.batch(arena.rows[:1], arena.view, index=arena.places[:1]))
+    one = _one(arena)
     device, matched = arena.workers.device, isinstance(attack, FeatureMatch)
     with repeatable(device, 0), frozen(Exposed(arena.model) if matched else arena.model, arena.seen) as embed:
         z = embed(one.inputs)
@@ -198,6 +225,7 @@ class WorstCase:
             settings={
                 **{key: first.settings[key] for key in (*KEPT, *described) if key in first.settings},
                 "trials": [trial.label for trial, _, _ in parts],
+                **({LEFT_OUT: list(self.suite.left_out)} if name == WORST and self.suite.left_out else {}),
                 "measured": hashlib.sha256(keys.encode()).hexdigest()[:16],
             },
             intervals={self.score: bootstrap(right)},

@@ -26,6 +26,8 @@ LAST = ("AutoAttack", "worst case")
 PAPER_BATCH, PAPER_RATE = 60, 0.1
 """Of feature scattering: images of an update, and its rate."""
 LOWEST, SPREAD, LOCAL = "lowest run", "max - min", "local_search"
+WITHOUT = "worst_case_without"
+"""Attacks of the suite that were left out of a row's worst case."""
 
 
 def classification_tables(data: str, rows: Sequence[Row]) -> list[str]:
@@ -121,6 +123,7 @@ def _cell(row: Row, name: str) -> str:
     if value is None:
         return DASH
     extra = [show(score, block[score][name]) for score in (LOWEST, SPREAD) if name in block.get(score, {})]
+    extra += [f"without {one}" for one in block.get(WITHOUT, []) if name == LAST[1]]
     return show("accuracy", value) + (f" ({', '.join(extra)})" if extra else "")
 
 

@@ -1,0 +1,120 @@
+"""A classifier of one's own by the command line: what it does not show is left out and told, not refused."""
+
+from pathlib import Path
+
+import pytest
+
+from commands import Command
+from robustmetric import records
+from robustmetric.jobs.classifier_ledger import classification, transfer
+from robustmetric.jobs.evaluations import commands
+from robustmetric.records import Record
+from robustmetric.report.classification import classification_tables
+
+MATCH = "  Feature match: {attack: {name: feature_match, targets: 2}, engine: {name: pgd, steps: 2, step_size: 0.04}}\n"
+REST = """  PGD: {attack: {name: misclassify, loss: cross_entropy}, engine: {name: pgd, steps: 2, step_size: 0.04}}
+  APGD-CE: {attack: {name: misclassify, loss: cross_entropy}, engine: {name: apgd, steps: 3, goal: 1e4}}
+"""
+HEAD = "rounded: false\nengine: {ball: {name: ball, radius: 0.1}}\n"
+GROUP = "survivors: {AutoAttack: [APGD-CE]}\n"
+MODELS = """
+import torch
+from torch import nn
+
+def build(seed=0, classes=10):
+    torch.manual_seed(seed)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+    network.classes = classes
+    return network
+
+def sibling():
+    return build(1)
+
+def narrow():
+    return build(classes=3)
+
+class Maps(nn.Module):
+    classes = 10
+    def features(self, x):
+        return x
+    def logits(self, features):
+        return features.flatten(1)[:, :10]
+    def forward(self, x):
+        return self.logits(self.features(x))
+"""
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    """A short `classification` beside `mine.py` and recipes of its models on ten digits."""
+    (tmp_path / "mine.py").write_text(MODELS)
+    for name in ("build", "Maps"):
+        (tmp_path / f"{name}.yaml").write_text(
+            f"{{model: {{name: mine.{name}}}, data: {{name: digits, closed: true}}}}"
+        )
+    path = tmp_path / "classification.yaml"
+    path.write_text(HEAD + GROUP + "attacks:\n" + MATCH + REST)
+    return path
+
+
+def found_in(folder: Path) -> dict[str, Record]:
+    return {record.name: record for record in records.read(folder / "results.jsonl")}
+
+
+def test_features_that_are_not_shown_are_left_out_and_told(tmp_path: Path, suite: Path, command: Command) -> None:
+    words = ("evaluate", "build.yaml", suite, "--queries", 8, "-o", "out")
+    done = command(*words)
+    assert done.code == 0
+    (line,) = [line for line in done.err.splitlines() if line.startswith("left out")]
+    assert line == (
+        "left out: Feature match, as Sequential does not show its features; a module with features(x) and "
+        "logits(features) has it run"
+    )
+    assert "under the worst of all attacks but Feature match for each" in done.err
+    found = found_in(tmp_path / "out")
+    assert list(found) == ["clean", "PGD", "APGD-CE", "AutoAttack", "worst case"]
+    assert found["worst case"].settings["trials"] == ["PGD", "APGD-CE"]
+    assert found["worst case"].settings["left_out"] == ["Feature match"]
+    assert "left_out" not in found["AutoAttack"].settings
+    again = command(*words)
+    assert "nothing to do" in again.err and "left out: Feature match" in again.err
+
+
+def test_a_row_says_what_its_worst_case_is_without(tmp_path: Path, suite: Path, command: Command) -> None:
+    assert command("evaluate", "build.yaml", suite, "--queries", 8, "-o", "out").code == 0
+    found = found_in(tmp_path / "out")
+    block = classification(found.values(), [], None)
+    assert block["worst_case_without"] == ["Feature match"] and "Feature match" not in block["accuracy"]
+    row = {"id": "digits-m-x-seed0", "data": "digits", "model": "m", "seed": 0, "protocol": "paper", "queries": 8}
+    row |= {"clean": found["clean"].scores, "classification": block}
+    assert "(without Feature match)" in "".join(classification_tables("digits", [row]))
+
+
+@pytest.mark.parametrize(
+    "text", [HEAD + "attacks:\n" + MATCH, HEAD + "survivors: {both: [PGD, Feature match]}\nattacks:\n" + MATCH + REST]
+)
+def test_what_is_nothing_without_features_is_refused(text: str, suite: Path, command: Command) -> None:
+    suite.write_text(text)
+    refused = command("evaluate", "build.yaml", suite, "--queries", 4, "-o", "out")
+    error = refused.err.splitlines()[-1]
+    assert refused.code == 2 and error.startswith("error: ")
+    assert "Sequential does not show its features; expected a classifier with features(x)" in error
+
+
+def test_features_that_are_no_vectors_are_told_in_one_line(suite: Path, command: Command) -> None:
+    refused = command("evaluate", "Maps.yaml", suite, "--queries", 4, "-o", "out")
+    assert refused.code == 2 and "Traceback" not in refused.err
+    assert "features(x) of Maps has shape (1, 1, 8, 8); expected one vector per image" in refused.err
+
+
+def test_the_surrogate_may_be_a_model_of_ones_own(tmp_path: Path, suite: Path, command: Command) -> None:
+    words = ("evaluate", "build.yaml", "transfer", "--queries", 8, "--radius", 0.1, "-o", "out", "--surrogate")
+    assert command(*words, "mine.sibling").code == 0
+    found = found_in(tmp_path / "out")
+    moved = [record for name, record in found.items() if name.endswith(" from mine.sibling")]
+    assert len(moved) == 5 and all(r.settings["surrogate_module"] == "mine.sibling" for r in moved)
+    assert list(transfer({"mine.sibling": moved})["sources"]) == ["mine.sibling"]
+    assert commands({"name": "x"}, found["clean"], [found["clean"], *moved]).endswith("--surrogate mine.sibling")
+    assert "nothing to do" in command(*words, "mine.sibling").err
+    assert "surrogate: cannot import 'mine.siblin'" in command(*words, "mine.siblin").error
+    assert "'mine.narrow' is no classifier of the target's 10 classes" in command(*words, "mine.narrow").err
