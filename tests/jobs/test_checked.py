@@ -105,7 +105,9 @@ def test_a_suite_that_was_cut_goes_on_with_the_checks_that_are_missing(
     done = written(tmp_path / "results.jsonl", first)
     rest = list(run_masking(place, suite(), 0, {}, finished=done, folder=tmp_path / "cut"))
     assert facts([*first, *rest]) == whole
-    assert before + model.asked == at_once + SETTING_UP
+    # Whether one draw makes a function of a model that draws at random is asked by two passes, then and again.
+    asked_again = 2 if sigma and ended > 1 else 0
+    assert before + model.asked == at_once + SETTING_UP + asked_again
     # What one check after another took, not the time since the command was typed again.
     assert rest[-1].seconds == pytest.approx(sum(record.seconds for record in (*first, *rest[:-1])))
 
