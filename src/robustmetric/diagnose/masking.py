@@ -137,9 +137,9 @@ class Examination:
         step_size = engine.step_size * size * (radius / ball.radius)
         return PGD(replace(ball, radius=radius), engine.steps if steps is None else steps, step_size, keep="best")
 
-    def recorded(self, engine: Engine) -> Recorder:
+    def recorded(self, engine: PGD) -> Recorder:
         """The climb of the usual loss, step by step."""
-        recorder = Recorder(self.subject.loss, self.subject.watched, self.subject.right)
+        recorder = Recorder(self.subject.loss, self.subject.watched, self.subject.right, count=engine.steps + 1)
         self.survived(recorder, engine)
         return recorder
 

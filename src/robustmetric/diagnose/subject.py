@@ -201,13 +201,14 @@ class Recorder:
     """An attack that remembers, at every value an engine asked for, what another is there and if the model was right.
 
     The other is the margin, say, not lifted, which does not saturate where the loss of a confident model does. For
-    engines that ask about all rows at every step (PGD with `keep: best`).
+    engines that ask about all rows at every step (PGD with `keep: best`). Of a climb that is made again, as in fp32
+    where float16 failed, the last `count` values are those of the second.
     """
 
     role: ClassVar[Literal["query", "candidate"]] = "query"
 
-    def __init__(self, attack: Attack, watched: Attack, right: Right) -> None:
-        self.attack, self.watched, self.right = attack, watched, right
+    def __init__(self, attack: Attack, watched: Attack, right: Right, count: int) -> None:
+        self.attack, self.watched, self.right, self.count = attack, watched, right, count
         self._parts: list[list[tuple[Tensor, Tensor]]] = []
 
     def choose(self, clean: Embeddings, batch: Batch, gallery: Gallery, generator: torch.Generator | None) -> Targets:
@@ -229,12 +230,12 @@ class Recorder:
     @property
     def values(self) -> Float[Tensor, "steps images"]:
         """What was watched, at every step."""
-        return torch.cat([torch.stack([value for value, _ in part]) for part in self._parts], dim=1)
+        return torch.cat([torch.stack([value for value, _ in part[-self.count :]]) for part in self._parts], dim=1)
 
     @property
     def is_right(self) -> Bool[Tensor, "steps images"]:
         """Whether the model was right at every step."""
-        return torch.cat([torch.stack([right for _, right in part]) for part in self._parts], dim=1)
+        return torch.cat([torch.stack([right for _, right in part[-self.count :]]) for part in self._parts], dim=1)
 
 
 def _right_class(z: Embeddings, batch: Batch, gallery: Gallery) -> Bool[Tensor, " batch"]:
