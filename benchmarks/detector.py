@@ -33,13 +33,14 @@ from robustmetric.errors import InputError
 
 EFFORT = Masking(
     restarts=3, starts=4, start_steps=15, counts=(1, 2, 5, 10, 20, 50, 100), sizes=(0.3, 1.0, 2.0, 4.0), apgd_steps=30,
-    queries=400, draws=10, votes=25,
+    queries=400, draws=10, votes=25, loss_starts=0,
 )  # fmt: skip
 """A fraction of the default: these images are small. Most of many answers, since fewer tell less of a randomised
 model than how often it was asked."""
 SMALL = Masking(
-    restarts=2, starts=3, start_steps=5, counts=(1, 5, 20), sizes=(1.0, 2.0), apgd_steps=10, queries=60, draws=3
-)
+    restarts=2, starts=3, start_steps=5, counts=(1, 5, 20), sizes=(1.0, 2.0), apgd_steps=10, queries=60, draws=3,
+    loss_starts=0,
+)  # fmt: skip
 
 Row = dict[str, Any]
 Group = Half | Literal["fresh", "again"]

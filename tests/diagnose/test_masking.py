@@ -224,6 +224,31 @@ def test_images_are_attacked_some_at_a_time() -> None:
     assert this.survived(one.loss, this.usual()).shape == (40,)
 
 
+class Rough(nn.Module):
+    """Linear logits; an image whose first pixel is bright is seen rounded, and has no gradient that leads anywhere."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        x, points = inputs.flatten(1), Prototypes().points.detach().to(inputs.dtype)
+        seen = torch.where(x[:, :1] > 0.8, (x * 8).round() / 8, x)
+        return 20 * (2 * seen @ points.T - points.square().sum(dim=1))
+
+
+@pytest.mark.filterwarnings("ignore:float16 overflowed, or lost a gradient")
+def test_a_climb_that_float16_fails_is_followed_as_it_is_made_again() -> None:
+    # Some batches of four have such an image and are climbed twice, others have none.
+    bright = images().inputs.flatten(1)[:, 0].view(-1, 4).max(dim=1).values > 0.8
+    assert bright.any() and not bright.all()
+    exact, half = (replace(subject(Rough()), together=4, search=search) for search in ("fp32", "fp16"))
+    followed = []
+    for one in (exact, half):
+        this = Examination(one, ENGINE, EFFORT, None)
+        climb = this.recorded(replace(this.usual(steps=5), random_start=False))
+        followed.append(climb.values)
+    assert followed[0].shape == followed[1].shape == (6, 40)
+    again = bright.repeat_interleave(4)
+    assert torch.equal(followed[0][:, again], followed[1][:, again]), "made again in fp32, from the first step on"
+
+
 def test_the_usual_attack_changes_in_what_is_asked_alone() -> None:
     this = Examination(subject(Prototypes()), ENGINE, EFFORT, None)
     assert this.usual() == replace(ENGINE, keep="best")

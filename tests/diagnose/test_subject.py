@@ -80,7 +80,7 @@ def test_a_search_without_gallery_is_refused() -> None:
 @pytest.mark.parametrize("together", [128, 2])
 def test_a_recorder_remembers_every_step_of_every_image(together: int) -> None:
     one = subject(together)
-    recorder = Recorder(Misclassify("cross_entropy"), Misclassify("margin"), one.right)
+    recorder = Recorder(Misclassify("cross_entropy"), Misclassify("margin"), one.right, count=4)
     engine = PGD(Ball(1.0), steps=3, step_size=0.1, random_start=False, keep="best")
     for batch in one.batches():
         run(recorder, engine, one.model, batch, one.gallery, rounded=False)
@@ -95,7 +95,7 @@ def test_margins_are_remembered_as_they_are_however_large() -> None:
     inputs = torch.tensor([[0.2, 0.8], [0.9, 0.1]])
     batch = Batch(inputs, torch.tensor([0, 0]), torch.full((2,), -1))
     one = classifier_subject(Scaled(), batch, 2)
-    recorder = Recorder(one.loss, one.watched, one.right)
+    recorder = Recorder(one.loss, one.watched, one.right, count=1)
     targets = recorder.choose(one.model(inputs), batch, one.gallery, None)
     recorder.value(one.model(inputs), targets, one.gallery)
     # 10^4 (b - a).

@@ -116,6 +116,7 @@ def test_where_only_the_summary_is_missing_no_check_is_run(tmp_path: Path) -> No
     model, place = counted()
     whole = list(run_masking(place, suite(), 0, {}, folder=tmp_path / "kept"))
     assert [record.name for record in whole] == [*CHECKS, "verdict"]
+    assert set(whole[3].context["losses"]["lines"]) == {"margin of neighbours", "soft vote", "ES"}
     model.asked = 0
     done = written(tmp_path / "results.jsonl", whole[:-1])
     assert facts(list(run_masking(place, suite(), 0, {}, finished=done, folder=tmp_path / "kept"))) == facts(whole[-1:])

@@ -70,11 +70,14 @@ def test_a_classifier_is_diagnosed_by_command_and_not_again(command: Command, tm
     assert all(record.count == 12 and record.settings["radius"] == 0.15 for record in found)
     drawn = [record for record in found if record.name not in ("randomness", "black_box", "verdict")]
     assert all("curve" in record.context for record in drawn)
+    losses = next(record for record in found if record.name == "loss_curves").context["losses"]
+    assert set(losses["lines"]) == {"cross entropy", "margin", "DLR", "feature target"} and losses["starts"] == 4
+    assert not any("losses" in record.context for record in found if record.name != "loss_curves")
     again = command("evaluate", "run", "little.yaml")
     assert "nothing to do" in again.err
     assert command("report", "run", "-o", "page").code == 0
     page = (tmp_path / "page" / "index.html").read_text()
-    assert "Is it real?" in page and "- not run" in page
+    assert "Is it real?" in page and "- not run" in page and "after 2 steps up each loss" in page
 
 
 def test_a_surrogate_of_the_command_line_is_what_the_check_of_transfer_climbs_on(

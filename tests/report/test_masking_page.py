@@ -1,5 +1,6 @@
 """Masking verdicts: the table and plots on the page, the block of a ledger row, and the flag."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,37 @@ def test_a_run_has_its_checks_with_words_and_plots(make_run: MakeRun) -> None:
     assert first.sign == MARK and first.said == "gradient_free is fail"
     assert first.plot is not None and "Square" in first.plot
     assert second.plot is not None and "steps" in second.plot and third.plot is None
+
+
+LOSSES = {
+    "starts": 4,
+    "lines": {
+        "cross entropy": {"climbed": [0.0, 0.0, 0.0], "right": [100.0, 100.0, 100.0]},
+        "margin": {"climbed": [-9.0, -2.0, 3.0], "right": [100.0, 60.0, 12.5]},
+    },
+}
+STARTS = {"across": "step", "up": "mean margin", "lines": {"start 1": [[0.0, 1.0], [-9.0, -8.0]]}}
+
+
+def test_losses_are_drawn_side_by_side_and_their_ends_are_told(make_run: MakeRun, tmp_path: Path) -> None:
+    one = check("loss_curves", "pass", STARTS)
+    with_losses = replace(one, context={**one.context, "losses": LOSSES})
+    path = make_run("fs", clean(90.0), with_losses, honest())
+    ((found,),) = (each.checks for each in checked(read_runs([path])))
+    assert found.plot is not None and found.plot.count("<svg") == 2
+    assert "still right, percent" in found.plot and "what was climbed" in found.plot
+    told = "percent still right after 2 steps up each loss, mean of 4 random starts: cross entropy 100.0, margin 12.5"
+    assert found.note == told
+    assert (
+        f"loss_curves is pass. Below, no part of the verdict: {told}" in write_page([path], tmp_path / "p").read_text()
+    )
+
+
+def test_a_record_of_before_these_curves_is_drawn_without_them(make_run: MakeRun, tmp_path: Path) -> None:
+    path = make_run("fs", clean(90.0), check("loss_curves", "pass", STARTS), honest())
+    ((found,),) = (each.checks for each in checked(read_runs([path])))
+    assert found.plot is not None and found.plot.count("<svg") == 1 and found.note == ""
+    assert "Below, no part of the verdict" not in write_page([path], tmp_path / "p").read_text()
 
 
 def test_checks_of_other_settings_are_not_mixed(make_run: MakeRun) -> None:

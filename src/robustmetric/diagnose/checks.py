@@ -41,6 +41,8 @@ class Verdict:
     numbers: dict[str, float]
     said: str
     curve: Curve | None = field(default=None, compare=False)
+    evidence: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """What was measured beside it, as plain values for the record: no part of the verdict."""
 
 
 def overall(verdicts: Sequence[Verdict]) -> str:

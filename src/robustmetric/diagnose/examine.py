@@ -16,6 +16,7 @@ from torch import Tensor
 from robustmetric.diagnose import checks
 from robustmetric.diagnose.binarisation import find_planted
 from robustmetric.diagnose.checks import Survived, Verdict
+from robustmetric.diagnose.losses import by_loss
 from robustmetric.diagnose.masking import HALF, Answered, Examination, Masking, attached
 from robustmetric.diagnose.randomised import FixedDraw, apart
 from robustmetric.diagnose.subject import Decision, Subject
@@ -84,7 +85,7 @@ def _of_one_draw(this: Examination) -> tuple[Examination, Mapping[str, Check]]:
     """What is asked of a randomised model: all but RayS of the function that one draw makes of it, since the rest is
     about gradients, not about chance. Where no draw can be fixed: whether there is a gradient in any of several.
     """
-    function = replace(this.subject, model=FixedDraw(this.subject.model), view="exact", features=None)
+    function = replace(this.subject, model=FixedDraw(this.subject.model), view="exact", features=None, exposed=None)
     if apart(function) <= SWAYED:
         return replace(this, subject=function, goal=None), {**OF_A_FUNCTION, "hard_label": _no_hard_label}
     # Attacks compared image by image would be told apart by their luck.
@@ -131,7 +132,8 @@ def _restarts(this: Examination, left: Left) -> tuple[Verdict, Left]:
 
 
 def _loss_curves(this: Examination, left: Left) -> tuple[Verdict, Left]:
-    return checks.loss_curves(_climbs(this), radius=this.engine.ball.radius), {}
+    verdict = checks.loss_curves(_climbs(this), radius=this.engine.ball.radius)
+    return replace(verdict, evidence=by_loss(this)), {}
 
 
 def _step_size(this: Examination, left: Left) -> tuple[Verdict, Left]:

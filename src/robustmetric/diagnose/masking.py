@@ -6,7 +6,7 @@ the checks themselves are in `examine.py`.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -35,6 +35,8 @@ class Masking:
     restarts: int = 5
     starts: int = 20
     start_steps: int = 100
+    loss_starts: int = field(default=4, repr=False)
+    """Of climbs of each loss by itself, as many steps long, drawn beside those of the check; 0: none."""
     counts: Sequence[int] = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
     """Steps after which the score is read."""
     sizes: Sequence[float] = (0.1, 0.3, 1.0, 2.0, 4.0)
@@ -57,8 +59,15 @@ class Masking:
         counts = list(self.counts)
         if min(self.images, *numbers) < 1 or not counts or counts != sorted(counts) or counts[0] < 1:
             raise InputError(f"{self} cannot be spent; expected numbers of 1 or more, and `counts` that rise")
+        if self.loss_starts < 0:
+            raise InputError(f"loss_starts {self.loss_starts} cannot be spent; expected 0 (no such curves) or more")
         if 1.0 not in self.sizes or min(self.sizes) <= 0:
             raise InputError(f"sizes {list(self.sizes)} are expected to be above 0, with 1 (the engine's) among them")
+
+    def __repr__(self) -> str:
+        # Finished work is known again by it: what was added later is told only where it is not the usual.
+        told = [one for one in fields(self) if one.repr or vars(self)[one.name] != one.default]
+        return f"Masking({', '.join(f'{one.name}={vars(self)[one.name]!r}' for one in told)})"
 
     def choose(self, clean: Embeddings, batch: Batch, gallery: Gallery, generator: torch.Generator | None) -> Targets:
         return {}
@@ -128,9 +137,9 @@ class Examination:
         step_size = engine.step_size * size * (radius / ball.radius)
         return PGD(replace(ball, radius=radius), engine.steps if steps is None else steps, step_size, keep="best")
 
-    def recorded(self, engine: Engine) -> Recorder:
+    def recorded(self, engine: PGD) -> Recorder:
         """The climb of the usual loss, step by step."""
-        recorder = Recorder(self.subject.loss, self.subject.watched, self.subject.right)
+        recorder = Recorder(self.subject.loss, self.subject.watched, self.subject.right, count=engine.steps + 1)
         self.survived(recorder, engine)
         return recorder
 
@@ -139,4 +148,6 @@ def attached(subject: Subject) -> Subject:
     """The subject as it is, or, where its answers have no gradient at all, with one that is zero."""
     with frozen(subject.model, subject.view) as embed, torch.enable_grad():
         has_gradient = embed(subject.batch.inputs[:1].detach().requires_grad_()).requires_grad
-    return subject if has_gradient else replace(subject, model=Attached(subject.model), features=None, view="exact")
+    if has_gradient:
+        return subject
+    return replace(subject, model=Attached(subject.model), features=None, exposed=None, view="exact")

@@ -11,9 +11,11 @@ from torch import Tensor, nn
 
 from robustmetric.attacks.base import Attack, Scores, Targets, recall_at_1
 from robustmetric.attacks.embedding_shift import EmbeddingShift
-from robustmetric.attacks.margin import Misclassify, is_wrong, lifted
+from robustmetric.attacks.feature_match import Exposed, Featured
+from robustmetric.attacks.margin import Misclassify, cross_entropy, dlr, is_wrong, lifted, margin
 from robustmetric.attacks.transfer import Surrogate
 from robustmetric.attacks.vote import NeighbourMargin, SoftVote, voted_recall_at_1
+from robustmetric.diagnose.unlifted import OfLogits
 from robustmetric.errors import InputError
 from robustmetric.numerics.distances import chunks
 from robustmetric.perturb.pgd import View
@@ -51,6 +53,10 @@ class Subject:
     """Other models, on which transferred perturbations are found."""
     features: nn.Module | None = None
     """Inputs to what a linear readout may read (the penultimate layer); None: the embedding."""
+    followed: Mapping[str, Attack] = field(default_factory=dict)
+    """Losses by name, none of them lifted, whose climbs are drawn side by side."""
+    exposed: nn.Module | None = None
+    """A classifier that shows features, its logits with these behind them: they are aimed at too."""
     together: int = 128
     """Inputs attacked at a time."""
 
@@ -116,6 +122,7 @@ def classifier_subject(
 ) -> Subject:
     """A model whose embedding is its logits; DLR is climbed too where there are the three classes that it compares."""
     empty = Gallery(torch.zeros(0, classes, device=batch.inputs.device), batch.labels[:0])
+    losses = {"cross entropy": cross_entropy, "margin": margin, **({"DLR": dlr} if classes > 2 else {})}
     return Subject(
         model=model,
         batch=batch,
@@ -130,6 +137,8 @@ def classifier_subject(
         view=view,
         surrogates={name: Surrogate(other, empty) for name, other in (surrogates or {}).items()},
         features=None if features is None else Penultimate(model, features),
+        followed={name: OfLogits(loss) for name, loss in losses.items()},
+        exposed=Exposed(model) if features is not None and isinstance(model, Featured) else None,
     )
 
 
@@ -152,23 +161,21 @@ def retrieval_subject(
     if not len(gallery):
         raise InputError("retrieval needs a gallery to search; expected at least one item")
     right: Right = _right_neighbour if members == 1 else partial(_right_vote, members=members)
-    margin = NeighbourMargin(members)
+    nearer, vote = NeighbourMargin(members), SoftVote(members, straight_through=False)
     return Subject(
         model=model,
         batch=batch,
         gallery=gallery,
-        loss=Lifted(margin, right),
-        margin=Lifted(margin, right),
-        others={
-            "soft vote": Lifted(SoftVote(members, straight_through=False), right),
-            "ES": Lifted(EmbeddingShift(), right),
-        },
-        watched=margin,
+        loss=Lifted(nearer, right),
+        margin=Lifted(nearer, right),
+        others={"soft vote": Lifted(vote, right), "ES": Lifted(EmbeddingShift(), right)},
+        watched=nearer,
         right=right,
         score="R@1" if members == 1 else "V1:R",
         chance=chance,
         view=view,
         surrogates=surrogates or {},
+        followed={"margin of neighbours": nearer, "soft vote": vote, "ES": EmbeddingShift()},
     )
 
 
@@ -194,13 +201,14 @@ class Recorder:
     """An attack that remembers, at every value an engine asked for, what another is there and if the model was right.
 
     The other is the margin, say, not lifted, which does not saturate where the loss of a confident model does. For
-    engines that ask about all rows at every step (PGD with `keep: best`).
+    engines that ask about all rows at every step (PGD with `keep: best`). Of a climb that is made again, as in fp32
+    where float16 failed, the last `count` values are those of the second.
     """
 
     role: ClassVar[Literal["query", "candidate"]] = "query"
 
-    def __init__(self, attack: Attack, watched: Attack, right: Right) -> None:
-        self.attack, self.watched, self.right = attack, watched, right
+    def __init__(self, attack: Attack, watched: Attack, right: Right, count: int) -> None:
+        self.attack, self.watched, self.right, self.count = attack, watched, right, count
         self._parts: list[list[tuple[Tensor, Tensor]]] = []
 
     def choose(self, clean: Embeddings, batch: Batch, gallery: Gallery, generator: torch.Generator | None) -> Targets:
@@ -211,7 +219,8 @@ class Recorder:
     def value(self, z: Embeddings, targets: Targets, gallery: Gallery) -> Float[Tensor, " batch"]:
         value = self.attack.value(z, targets, gallery)
         rows = Batch(z.detach(), targets["label"], targets["exclude"])
-        watched = self.watched.value(z.detach(), targets, gallery)
+        is_climbed = self.watched is self.attack
+        watched = value.detach() if is_climbed else self.watched.value(z.detach(), targets, gallery)
         self._parts[-1].append((watched, self.right(z.detach(), rows, gallery)))
         return value
 
@@ -221,12 +230,12 @@ class Recorder:
     @property
     def values(self) -> Float[Tensor, "steps images"]:
         """What was watched, at every step."""
-        return torch.cat([torch.stack([value for value, _ in part]) for part in self._parts], dim=1)
+        return torch.cat([torch.stack([value for value, _ in part[-self.count :]]) for part in self._parts], dim=1)
 
     @property
     def is_right(self) -> Bool[Tensor, "steps images"]:
         """Whether the model was right at every step."""
-        return torch.cat([torch.stack([right for _, right in part]) for part in self._parts], dim=1)
+        return torch.cat([torch.stack([right for _, right in part[-self.count :]]) for part in self._parts], dim=1)
 
 
 def _right_class(z: Embeddings, batch: Batch, gallery: Gallery) -> Bool[Tensor, " batch"]:

@@ -22,7 +22,7 @@ def recorded(expected: Record, ended: Ended, count: int, seconds: float) -> Reco
     verdict = ended.verdict
     notes: dict[str, Any] = {"verdict": verdict.verdict, "said": verdict.said}
     notes |= {"curve": asdict(verdict.curve)} if verdict.curve is not None else {}
-    context = {**expected.context, **notes}
+    context = {**expected.context, **notes, **verdict.evidence}
     return replace(
         expected, name=verdict.name, scores=verdict.numbers, count=count, seconds=seconds, context=context
     )  # fmt: skip

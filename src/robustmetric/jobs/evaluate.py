@@ -21,6 +21,7 @@ from robustmetric.jobs.pictures import Pictures
 from robustmetric.jobs.progress import say
 from robustmetric.jobs.resume import find
 from robustmetric.jobs.surrogate import surrogate_settings
+from robustmetric.jobs.warned import warned_context, warned_of_square
 from robustmetric.jobs.workers import full_precision
 from robustmetric.jobs.worst_case import WorstCase, fitted, repeated, standing_settings
 from robustmetric.metrics.average_precision import rank_metrics, without_positives
@@ -176,6 +177,7 @@ def run_suite(
     suite = fitted(suite, arena)
     done = finished or {}
     base = {"suite": suite.name, **(settings or {}), **chance_settings(arena)}
+    context = {**context, **warned_context(arena, suite, is_randomised="randomised" in base)}
     store = Store(folder, writes=arena.workers.rank == 0)
     clean = find(_expected("clean", "clean", base, arena, seed), done)
     if clean is None or (suite.survivors and store.of(clean) is None):
@@ -202,7 +204,7 @@ def run_suite(
         total = _ers_of(group, store, arena, trial)
         if total is not None and find(total, done) is None:
             yield total, None
-    for summary, per_query in worst.records():
+    for summary, per_query in warned_of_square(arena, suite, worst.records()):
         if find(summary, done) is None:
             store.keep(summary, per_query)
             yield summary, None

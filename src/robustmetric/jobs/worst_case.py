@@ -24,6 +24,7 @@ from robustmetric.models.classifier import Classifies
 from robustmetric.numerics.randomness import generator, repeatable
 from robustmetric.perturb.pgd import frozen
 from robustmetric.records import Record, is_bounded
+from robustmetric.report.warned import WARNED
 from robustmetric.types import Batch, Gallery
 
 KIND, WORST = "worst_case", "worst case"
@@ -33,6 +34,8 @@ STANDING = "standing"
 """In the settings of a trial that takes its turn: how many queries were left to it."""
 LEFT_OUT = "left_out"
 """In the settings of a worst case: the attacks of its suite that it is without."""
+GENERAL = ("commit", "versions", "python", "hardware", WARNED)
+"""What the context of a worst case has of its trials'."""
 KEPT = ("suite", "data", "norm", "radius", "bounds", "mode", "rounded", "randomised")
 """What a worst case has in common with the trials it is of."""
 
@@ -256,4 +259,4 @@ def _place(trial: Trial) -> tuple[str, float, str]:
 
 
 def _general(context: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in context.items() if key in ("commit", "versions", "python", "hardware")}
+    return {key: value for key, value in context.items() if key in GENERAL}

@@ -1,12 +1,13 @@
 """Masking verdicts on the page: what was checked, how it ended, its plot, and a flag beside the numbers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from markupsafe import Markup
 
 from robustmetric.records import Record
+from robustmetric.report.loss_curves import LOSSES, losses_note, losses_plot
 from robustmetric.report.masking_flag import KIND, LAST, MARK, NOT_RUN, flag
 from robustmetric.report.plots import COLOURS, colour, new_axes, to_svg
 from robustmetric.report.runs import Run
@@ -41,6 +42,8 @@ class Check:
     sign: str
     said: str
     plot: Markup | None
+    note: str = ""
+    """What the plot shows beside the verdict."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,11 @@ def _check(record: Record, name: str) -> Check:
     title = TITLES.get(record.name, record.name)
     curve = record.context.get("curve")
     plot = None if curve is None else _plot(curve, name, title)
-    return Check(title, word, SIGNS[word], str(record.context["said"]), plot)
+    check = Check(title, word, SIGNS[word], str(record.context["said"]), plot)
+    losses = record.context.get(LOSSES)
+    if losses is None or plot is None:
+        return check
+    return replace(check, plot=plot + losses_plot(losses, f"{name}-losses"), note=losses_note(losses))
 
 
 def _plot(curve: Mapping[str, Any], name: str, title: str) -> Markup:

@@ -23,6 +23,7 @@ from robustmetric.report.scores import DASH, MULTIPLY, SCORES, Score, describe, 
 from robustmetric.report.sweeps import sweeps
 from robustmetric.report.tables import Column, Summary, full, summaries
 from robustmetric.report.verdict import advice, verdict
+from robustmetric.report.warned import warned
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,7 @@ def render(runs: Sequence[Run], command: str) -> str:
             checked=checked(runs),
             flags=_flags(runs),
             collapsed=[run for run in runs if run.collapse],
+            warned=warned(runs),
             MARK=MARK,
             training=plots.training(runs, name="training"),
             validations=plots.validations(runs, name="validation"),

@@ -164,6 +164,12 @@ def new_axes(across: str, up: str) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(6.2, 3.9), layout="constrained")
     figure.patch.set_alpha(0)
     axes = figure.add_subplot()
+    styled(axes, across, up)
+    return figure, axes
+
+
+def styled(axes: Axes, across: str, up: str) -> None:
+    """Axes in the page's manner, with their names."""
     axes.patch.set_alpha(0)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(INK)
@@ -171,7 +177,6 @@ def new_axes(across: str, up: str) -> tuple[Figure, Axes]:
     axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.8)
     axes.set_xlabel(across, color=INK, fontsize=12)
     axes.set_ylabel(up, color=INK, fontsize=12)
-    return figure, axes
 
 
 def draw(axes: Axes, line: Series) -> None:

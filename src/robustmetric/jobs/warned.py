@@ -1,0 +1,167 @@
+"""What the authors of AutoAttack warn of (Croce & Hein, ICML 2020; `flags_doc.md` of their package).
+
+Here: images without a gradient, answers that hang on autograd, gradients taken while a model answers, and what Square
+wins after gradients. Elsewhere: probabilities, a model without any gradient and too few classes for DLR are refused
+(`attacks/margin.py`, `perturb/gradient.py`), and of a model that draws at random `chance.py` tells.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robustmetric.attacks.margin import is_wrong
+from robustmetric.attacks.suite import Suite, Trial
+from robustmetric.attacks.transfer import Transfer
+from robustmetric.attacks.vote import climbs_of
+from robustmetric.diagnose.randomised import one_draw
+from robustmetric.diagnose.thresholds import SWAYED
+from robustmetric.errors import InputError
+from robustmetric.jobs.arena import Arena, as_bytes
+from robustmetric.jobs.ers import PerQuery
+from robustmetric.jobs.progress import say
+from robustmetric.jobs.workers import full_precision
+from robustmetric.numerics.randomness import generator
+from robustmetric.perturb.apgd import APGD
+from robustmetric.perturb.engine import draws_of
+from robustmetric.perturb.expectation import Expectation, mean_of
+from robustmetric.perturb.gradient_free import Square
+from robustmetric.perturb.pgd import frozen, value_and_gradient
+from robustmetric.records import Record
+from robustmetric.report.scores import show_radius
+from robustmetric.report.verdict import WORST
+from robustmetric.report.warned import WARNED
+from robustmetric.types import Batch, Embed
+
+WON_BY_SQUARE = 0.2
+"""Percent of the images, as in the package: more than that is told."""
+FIRST = 2
+"""Images that are enough to see whether a model computes gradients while it answers."""
+
+
+@full_precision()
+def warned_context(arena: Arena, suite: Suite, *, is_randomised: bool) -> dict[str, Any]:
+    """What the context of a record must say of the model, found on the first batch; the first rank says it aloud.
+
+    Of classifiers that are to be climbed by APGD, AutoAttack's own engine. What cannot be asked is left to the trials,
+    which refuse it.
+    """
+    trials = [trial for trial in suite.trials if _is_apgd(trial)]
+    if not arena.is_of_classes or not trials:
+        return {}
+    rows = slice(arena.batch_size)
+    batch = as_bytes(arena.queries.batch(arena.rows[rows], arena.view, index=arena.places[rows]))
+    found = [] if is_randomised else list(_by_autograd(arena, batch))
+    found += [*_dynamic(arena, batch), *_flat(arena, trials, batch)]
+    for words in found if arena.workers.rank == 0 else []:
+        say(f"warning: {words}")
+    return {WARNED: found} if found else {}
+
+
+def warned_of_square(
+    arena: Arena, suite: Suite, records: Iterable[tuple[Record, PerQuery]]
+) -> Iterator[tuple[Record, PerQuery]]:
+    """Worst cases and what is known of each query, with a warning where Square found what gradients had not."""
+    for record, per_query in records:
+        yield with_square(record, suite, is_told=arena.workers.rank == 0), per_query
+
+
+def with_square(record: Record, suite: Suite, *, is_told: bool) -> Record:
+    """A group's worst case, with a warning where Square, last of its attacks, won what gradients had left."""
+    lost: Mapping[str, int] = record.context.get("lost_first_to", {})
+    searches = {trial.label for trial in suite.trials if isinstance(trial.engine, Square)}
+    if record.name == WORST or len(lost) < 2 or {label for label in lost if label in searches} != {list(lost)[-1]}:
+        return record
+    share = 100 * lost[list(lost)[-1]] / max(record.count, 1)
+    if share <= WON_BY_SQUARE:
+        return record
+    words = (
+        f"Square, which uses no gradient, took {share:.1f} % of the images at radius "
+        f"{show_radius(float(record.settings['radius']))} after the other attacks of {record.name} had left them: more "
+        "may fall; run the suite masking, and Square with more queries"
+    )
+    if is_told:
+        say(f"warning: {words}")
+    return replace(record, context={**record.context, WARNED: [*record.context.get(WARNED, []), words]})
+
+
+def _is_apgd(trial: Trial) -> bool:
+    """Whether APGD climbs the model itself, or the mean of its draws."""
+    engine = trial.engine.engine if isinstance(trial.engine, Expectation) else trial.engine
+    return isinstance(engine, APGD) and not isinstance(trial.attack, Transfer)
+
+
+def _by_autograd(arena: Arena, batch: Batch) -> Iterator[str]:
+    """Whether the model answers otherwise where a gradient is asked for."""
+    device, x = arena.workers.device, batch.inputs
+    with frozen(arena.model) as network:
+        with one_draw(device, 0), torch.no_grad():
+            scored = network(x)
+        try:
+            with one_draw(device, 0), torch.enable_grad():
+                climbed = network(x.detach().clone().requires_grad_()).detach()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:
+            return  # told by the first attack that asks for a gradient
+    apart = float((climbed - scored).abs().max() / scored.abs().max().clamp_min(1e-12))
+    if apart > SWAYED:
+        yield (
+            f"the model answers otherwise where a gradient is asked for (logits differ by {100 * apart:.2g} % of the "
+            "largest): attacks climb another function than is scored; have it answer alike with and without autograd"
+        )
+
+
+def _dynamic(arena: Arena, batch: Batch) -> Iterator[str]:
+    """Whether the model computes gradients of its own while it answers."""
+    codes, calls = {torch.autograd.grad.__code__, torch.autograd.backward.__code__}, list[str]()
+
+    def look(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and frame.f_code in codes:
+            calls.append(frame.f_code.co_name)
+
+    before = sys.getprofile()
+    with frozen(arena.model) as network, one_draw(arena.workers.device, 0), torch.no_grad():
+        sys.setprofile(look)
+        try:
+            network(batch.inputs[:FIRST])
+        finally:
+            sys.setprofile(before)
+    if calls:
+        yield (
+            "the model computes gradients while it answers, as a defence that optimises at test time does: AutoAttack "
+            "may overrate it; attack that optimisation too (an adaptive attack), and run the suite masking"
+        )
+
+
+def _flat(arena: Arena, trials: list[Trial], batch: Batch) -> Iterator[str]:
+    """Images that the model is right about and that have no gradient, or one that holds NaN, where APGD begins."""
+    with frozen(arena.model, arena.seen) as embed, one_draw(arena.workers.device, 0):
+        with torch.no_grad():
+            clean = embed(batch.inputs)
+        right = ~is_wrong(clean, batch.labels)
+        for trial in trials:
+            try:
+                gradient = _gradient(arena, trial, embed, clean, batch).flatten(1)
+            except InputError:
+                continue  # the trial says why
+            flat = (~gradient.any(dim=1) | gradient.isnan().any(dim=1)) & right
+            if flat.any():
+                yield (
+                    f"{int(flat.sum())} of the first {int(right.sum())} images that are named rightly have no gradient "
+                    f"where {trial.label} begins, and it cannot move them: look for rounding or saturation in the "
+                    "model, let gradients pass there (straight through), and run the suite masking"
+                )
+
+
+def _gradient(arena: Arena, trial: Trial, embed: Embed, clean: Tensor, batch: Batch) -> Tensor:
+    """Of what a trial climbs first, at a random point of its ball, as APGD begins at one."""
+    randomness, ball = generator(arena.workers.device, 0), trial.engine.ball
+    attack = climbs_of(trial.attack)[0]
+    targets = attack.choose(clean, batch, arena.gallery, randomness)
+    value = mean_of(lambda x: attack.value(embed(x), targets, arena.gallery), draws_of(trial.engine))
+    return value_and_gradient(value, ball.random_point(batch.inputs, randomness))[1]

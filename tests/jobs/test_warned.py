@@ -1,0 +1,278 @@
+"""What AutoAttack's authors warn of is said in a line, kept in the records and shown on the page; no more than that."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import robustmetric
+from commands import Command
+from robustmetric import records
+from robustmetric.attacks.suite import Suite
+from robustmetric.data.digits import Digits
+from robustmetric.data.transforms import Identity
+from robustmetric.errors import InputError
+from robustmetric.jobs.arena import Arena
+from robustmetric.jobs.evaluate import run_suite
+from robustmetric.jobs.suites import load_suite
+from robustmetric.jobs.warned import warned_context, with_square
+from robustmetric.jobs.workers import Workers
+from robustmetric.perturb.pgd import PGD
+from robustmetric.records import Record
+from robustmetric.report.page import write_page
+
+LITTLE = """
+rounded: false
+engine: {ball: {name: ball, radius: 0.1}}
+survivors:
+  AutoAttack: [APGD-CE, APGD-T, Square]
+attacks:
+  APGD-CE: {attack: {name: misclassify, loss: cross_entropy}, engine: &apgd {name: apgd, goal: 1e4, steps: 3}}
+  APGD-T: {attack: {name: misclassify_towards, loss: dlr, targets: 1}, engine: *apgd}
+  Square: {attack: {name: misclassify, loss: margin}, engine: {name: square, goal: 0, queries: 60}}
+"""
+
+
+# Class 0 for every image, by steps that no gradient passes.
+OWN = """
+import torch
+from torch import nn
+
+class Build(nn.Module):
+    classes = 5
+
+    def forward(self, x):
+        return (0.1 * x.flatten(1)[:, :5]).round() + 3 * torch.eye(5)[0]
+"""
+
+
+class Means(nn.Module):
+    """The nearest class mean of digits, as logits."""
+
+    classes = 10
+
+    def __init__(self) -> None:
+        super().__init__()
+        train = Digits(closed=True).load().train
+        x = train.inputs.flatten(1).float() / 255
+        self.means = nn.Parameter(torch.stack([x[train.labels == label].mean(dim=0) for label in range(10)]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 4 * (x.flatten(1) @ self.means.T - self.means.square().sum(dim=1) / 2)
+
+
+class Rounded(Means):
+    """Sees two levels of grey, through which no gradient passes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.round())
+
+
+class Followed(Means):
+    """Shifts its logits while autograd follows it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + 0.01 * torch.arange(10) * torch.is_grad_enabled()
+
+
+class Purified(Means):
+    """Moves an image towards higher logits before it answers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            moved = x.detach().clone().requires_grad_()
+            (gradient,) = torch.autograd.grad(super().forward(moved).amax(dim=1).sum(), moved)
+        return super().forward(x + 0.01 * gradient.sign())
+
+
+class Backwards(Means):
+    """The same by `backward`, of a parameter of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            shift = torch.zeros_like(x, requires_grad=True)
+            super().forward(x.detach() + shift).amax(dim=1).sum().backward()
+        assert shift.grad is not None
+        return super().forward(x + 0.01 * shift.grad.sign())
+
+
+class Detached(Means):
+    """Answers without a gradient."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).detach()
+
+
+def prepared(model: nn.Module, limit: int = 30) -> Arena:
+    return Arena.prepare(
+        model, Digits(closed=True).load(), Identity(), Workers(torch.device("cpu")), limit=limit, batch_size=20
+    )  # fmt: skip
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Suite:
+    (tmp_path / "little.yaml").write_text(LITTLE)
+    return load_suite(str(tmp_path / "little.yaml"))
+
+
+def warnings(record: Record) -> list[str]:
+    found: list[str] = record.context.get("warnings", [])
+    return found
+
+
+def test_nothing_is_said_of_a_model_that_gives_no_reason(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
+    found = [record for record, _ in run_suite(prepared(Means()), suite, 0, {})]
+    assert len(found) == 6 and not any("warnings" in record.context for record in found)
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_images_without_a_gradient_are_counted_for_each_loss(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
+    place = prepared(Rounded())
+    found = [record for record, _ in run_suite(place, suite, 0, {})]
+    first, second = warnings(found[0])
+    # Of the first batch, all that are named rightly; of those named wrongly nobody asks.
+    batch = next(place.batches())[2]
+    right = int((place.model(batch.inputs).argmax(dim=1) == batch.labels).sum())
+    assert 0 < right < 20 and first.startswith(f"{right} of the first {right} images that are named rightly")
+    assert "have no gradient where APGD-CE begins" in first and "where APGD-T begins" in second
+    assert "run the suite masking" in first
+    said = capsys.readouterr().err
+    assert f"warning: {first}\n" in said and f"warning: {second}\n" in said
+    assert all(warnings(record)[:2] == [first, second] for record in found), "in every record, AutoAttack's own too"
+    assert [record.name for record in found[-2:]] == ["AutoAttack", "worst case"]
+
+
+def test_saturated_logits_have_no_gradient_of_cross_entropy_and_one_of_dlr(suite: Suite) -> None:
+    class Sure(Means):
+        def forward(self, x: Tensor) -> Tensor:
+            return 1e5 * super().forward(x)
+
+    found = warned_context(prepared(Sure()), suite, is_randomised=False)
+    (words,) = found["warnings"]
+    assert "where APGD-CE begins" in words and "saturation" in words
+
+
+def test_a_model_that_answers_otherwise_under_autograd_is_told(suite: Suite) -> None:
+    (words,) = warned_context(prepared(Followed()), suite, is_randomised=False)["warnings"]
+    assert "answers otherwise where a gradient is asked for (logits differ by" in words
+    assert "alike with and without autograd" in words
+    assert not warned_context(prepared(Followed()), suite, is_randomised=True), "chance makes answers differ too"
+
+
+@pytest.mark.parametrize("model", [Purified, Backwards])
+def test_a_model_that_computes_gradients_while_it_answers_is_told(model: type[Means], suite: Suite) -> None:
+    (words,) = warned_context(prepared(model()), suite, is_randomised=False)["warnings"]
+    assert "computes gradients while it answers" in words and "adaptive attack" in words
+
+
+def test_a_model_without_any_gradient_is_left_to_the_attack_that_refuses_it(suite: Suite) -> None:
+    assert not warned_context(prepared(Detached()), suite, is_randomised=False)
+    with pytest.raises(InputError, match="the model gives no gradient of its output with respect to the input"):
+        list(run_suite(prepared(Detached()), suite, 0, {}))
+
+
+@pytest.mark.parametrize("name", ["autoattack", "classification", "autoattack_pgd100", "autoattack_rand"])
+def test_the_suites_with_autoattack_ask(name: str) -> None:
+    assert warned_context(prepared(Rounded(), limit=4), load_suite(name), is_randomised=False)
+
+
+def test_suites_without_it_do_not() -> None:
+    assert not warned_context(prepared(Rounded(), limit=4), load_suite("local_search"), is_randomised=False)
+
+
+def test_nobody_elses_randomness_is_disturbed(suite: Suite) -> None:
+    class Noisy(Means):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x + 0.01 * torch.randn_like(x))
+
+    place, before = prepared(Noisy()), torch.random.get_rng_state()
+    warned_context(place, suite, is_randomised=True)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def group(suite: Suite, lost: dict[str, int], name: str = "AutoAttack", **context: Any) -> Record:
+    record = Record("worst_case", name, {"accuracy": 50.0}, {"radius": 8 / 255}, count=1000)
+    return with_square(replace(record, context={"lost_first_to": lost, **context}), suite, is_told=True)
+
+
+def test_what_square_wins_after_gradients_is_told(suite: Suite, capsys: pytest.CaptureFixture[str]) -> None:
+    # The package's rule: more than 0.2 % of the images, 3 of 1000.
+    (words,) = warnings(group(suite, {"APGD-CE": 400, "APGD-T": 20, "Square": 3}))
+    assert words.startswith("Square, which uses no gradient, took 0.3 % of the images at radius 8/255 after the other")
+    assert f"warning: {words}\n" in capsys.readouterr().err
+    assert warnings(group(suite, {"APGD-CE": 400, "Square": 3}, warnings=["one"])) == ["one", words]
+
+
+@pytest.mark.parametrize(
+    ("lost", "name"),
+    [
+        ({"APGD-CE": 400, "APGD-T": 20, "Square": 2}, "AutoAttack"),
+        ({"Square": 400, "APGD-CE": 20}, "AutoAttack"),
+        ({"Square": 400}, "AutoAttack"),
+        ({"APGD-CE": 400, "Square": 30}, "worst case"),
+    ],
+    ids=["within the rule", "before the others", "alone", "not over all attacks, which the group has told"],
+)
+def test_square_is_not_told_where_it_says_nothing(lost: dict[str, int], name: str, suite: Suite) -> None:
+    assert not warnings(group(suite, lost, name))
+
+
+def test_square_is_told_at_the_end_of_a_suite(suite: Suite) -> None:
+    found = {record.name: record for record, _ in run_suite(prepared(Rounded()), suite, 0, {})}
+    assert "Square, which uses no gradient" in warnings(found["AutoAttack"])[-1]
+    assert len(warnings(found["AutoAttack"])) == 3 and len(warnings(found["worst case"])) == 2
+
+
+def test_a_run_that_was_cut_says_the_same(suite: Suite, tmp_path: Path) -> None:
+    whole = [record for record, _ in run_suite(prepared(Rounded()), suite, 0, {}, folder=tmp_path)]
+    done = {record.key: record for record in whole[:3]}
+    rest = [record for record, _ in run_suite(prepared(Rounded()), suite, 0, {}, finished=done, folder=tmp_path)]
+    assert [(record.name, warnings(record)) for record in rest] == [(r.name, warnings(r)) for r in whole[3:]]
+
+
+def test_python_says_it_too_and_the_page_shows_it(
+    suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test = Digits(closed=True).load().queries
+    images, labels = test.inputs[:20].float() / 255, test.labels[:20]
+    found = robustmetric.evaluate(Rounded(), images, labels, str(tmp_path / "little.yaml"))
+    words = warnings(found[0])[0]
+    assert "have no gradient where APGD-CE begins" in words and f"warning: {words}" in capsys.readouterr().err
+    for record in found:
+        records.append(tmp_path / "run" / "results.jsonl", record)
+    page = write_page([tmp_path / "run"], tmp_path / "page").read_text()
+    assert page.count(f"Warning, <b>run</b>: {words}.") == 1
+    other = replace(found[0], settings={**found[0].settings, "weights": "ffff"}, context={})
+    records.append(tmp_path / "run" / "results.jsonl", other)
+    assert "Warning, <b>" not in write_page([tmp_path / "run"], tmp_path / "page").read_text(), "of older weights"
+
+
+def test_the_command_says_it_and_again_where_nothing_is_left_to_do(
+    suite: Suite, tmp_path: Path, command: Command
+) -> None:
+    (tmp_path / "stepped.py").write_text(OWN)
+    words = ("evaluate", "stepped.Build", "little.yaml", "--data", "digits", "--queries", 60, "-o", "out")
+    for done in (command(*words), command(*words)):
+        assert done.code == 0, done.err
+        told = [line for line in done.err.splitlines() if line.startswith("warning: ")]
+        assert len(told) == 2 and "where APGD-CE begins" in told[0] and "where APGD-T begins" in told[1]
+    assert "nothing to do" in done.err
+    last = records.read(tmp_path / "out" / "results.jsonl")[-1]
+    assert [f"warning: {one}" for one in warnings(last)] == told
+
+
+def test_the_page_says_that_a_model_draws_at_random(suite: Suite, tmp_path: Path) -> None:
+    (record, _), *_ = run_suite(prepared(Means()), suite, 0, {})
+    drawn = replace(record, settings={**record.settings, "randomised": True})
+    records.append(tmp_path / "run" / "results.jsonl", drawn)
+    assert (
+        "Warning, <b>run</b>: the model draws at random" in write_page([tmp_path / "run"], tmp_path / "p").read_text()
+    )
+
+
+def test_climbs_by_pgd_alone_ask_nothing(suite: Suite) -> None:
+    pgd = replace(suite.trials[0], engine=PGD(suite.trials[0].engine.ball, 1, 0.1))
+    assert not warned_context(prepared(Rounded(), limit=4), Suite("s", [pgd]), is_randomised=False)
