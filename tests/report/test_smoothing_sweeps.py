@@ -126,10 +126,17 @@ def test_one_command_prints_the_tables_and_another_draws_the_figure(tmp_path: Pa
 
 
 def test_single_points_of_two_attacks_can_be_told_apart() -> None:
-    figure = smoothing_figure([*SWEPT[:1], row("madry", "0_5", 46.0, 41.0)])
+    figure = smoothing_figure([*SWEPT[:1], row("madry", "", 44.0, 40.0), row("madry", "0_5", 46.0, 41.0)])
     assert figure is not None
     by_label = {line.get_label(): line for axes in figure.axes for line in axes.lines}
+    assert len(by_label["FS, PGD-100"].get_xdata()) == 1
     assert by_label["FS, PGD-100"].get_markerfacecolor() == "none" != by_label["FS, AutoAttack"].get_markerfacecolor()
+    assert figure.axes[0].get_ylim() == (0, 60), "the highest number, 46, and some room above it"
+
+
+def test_one_value_of_each_of_two_defences_is_no_sweep() -> None:
+    apart = [*SWEPT[:1], row("madry", "0_5", 46.0, 41.0)]
+    assert smoothing_figure(apart) is None and smoothing_tables("cifar10", apart) == []
 
 
 def test_one_smoothing_alone_makes_no_figure(tmp_path: Path, command: Command) -> None:

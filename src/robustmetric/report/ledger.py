@@ -46,7 +46,7 @@ PROTOCOLS: dict[str, dict[str, Protocol]] = {
         "scaled_0.4": Protocol(40, 0.4, 1000),
         "short": Protocol(15, 0.1, 1000),
         "short_0.4": Protocol(15, 0.4, 1000),
-        "long_0.4": Protocol(100, 0.4, 1000),
+        "long_0.4": Protocol(200, 0.4, 1000),
     },
 }
 """By data; the one place that says what `full`, `short` and `sketch` mean. 0.4 is for batches of 240: 0.1 for 60."""

@@ -3,6 +3,7 @@
 The sweeps of the feature-scattering rebuttal (2019), from rows of the ledger, as Markdown and as the figure.
 """
 
+import math
 import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -74,6 +75,8 @@ def smoothing_figure(rows: Sequence[Row]) -> Figure | None:
     panels = figure.subplots(1, len(groups), squeeze=False, sharey=True)[0]
     for axes, (title, points) in zip(panels, groups.items(), strict=True):
         _panel(axes, title, points)
+    shown = [score for own in groups.values() for point in own for score in (point.weak, point.strong) if score]
+    panels[0].set_ylim(0, min(100, 20 * math.ceil((max(shown, default=0.0) + 10) / 20)))  # one axis for all
     return figure
 
 
@@ -90,7 +93,6 @@ def _panel(axes: Axes, title: str, points: Sequence[Point]) -> None:
     axes.set_xlabel("label smoothing")
     axes.set_ylabel("accuracy in percent")
     axes.set_title(title, fontsize=10)
-    axes.set_ylim(0, 100)
     axes.grid(axis="y", alpha=0.2)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=9)
@@ -158,7 +160,12 @@ def _sweeps(
     groups: dict[str, list[Point]] = {}
     for point in points:
         groups.setdefault(title(point), []).append(point)
-    return {name: own for name, own in groups.items() if len(set(map(value, own))) >= FEWEST}
+    return {name: own for name, own in groups.items() if _is_swept(own, value)}
+
+
+def _is_swept(points: Sequence[Point], value: Callable[[Point], float]) -> bool:
+    """Whether some defence has several values: one value each of two defences is no sweep."""
+    return any(len({value(point) for point in points if point.kind == kind}) >= FEWEST for kind in KINDS)
 
 
 def _means(points: Sequence[Point], value: Callable[[Point], float], attack: str) -> dict[float, float]:
