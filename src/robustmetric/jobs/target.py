@@ -25,7 +25,7 @@ from robustmetric.jobs.own import OWN_MODEL, is_own, own_data, own_model, skippi
 from robustmetric.jobs.pictures import Pictures
 from robustmetric.jobs.progress import say, terms
 from robustmetric.jobs.suites import asking_for_surrogate, load_suite
-from robustmetric.jobs.surrogate import named_surrogate
+from robustmetric.jobs.surrogate import named_surrogate, refuse_itself
 from robustmetric.jobs.workers import Hardware, Workers, describe
 from robustmetric.numerics.kmeans import Backend, check_backend
 from robustmetric.recipe import Spec
@@ -88,6 +88,7 @@ def evaluate(
     suite = suite or str(target.spec.get("suite", "ers224"))
     chosen = named or load_suite(suite, radius, modes, source)
     check_search(chosen, search)
+    refuse_itself(chosen, target.model)
     backend = _backend(target.spec, kmeans, chosen)
     workers = Workers.of(hardware.fabric())
     lead, context = workers.rank == 0, records.context(describe(workers.device, workers.ranks))
