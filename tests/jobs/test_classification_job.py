@@ -75,6 +75,10 @@ def test_evaluate_resume_and_what_a_resume_needs(run: Path, short: Path, command
     assert first.code == 0 and "AutoAttack at 0.08: accuracy" in first.err and "worst case at 0.08" in first.err
     found = measured(run)
     assert list(found) == ["clean", *NAMES, "AutoAttack", "worst case"]
+    standing = found["APGD-T"].settings["standing"]
+    left = f"accuracy {found['APGD-T'].scores['accuracy']:.4g} (on the {standing} of 16 still right)\n"
+    assert f"  then APGD-T at 0.08: {left}" in first.err
+    assert "  APGD-CE at 0.08: accuracy" in first.err and "then RayS" not in first.err
     accuracies = {name: record.scores["accuracy"] for name, record in found.items()}
     assert all(record.count == 16 and record.intervals["accuracy"] for record in found.values())
     assert min(accuracies.values()) == accuracies["worst case"] <= accuracies["AutoAttack"] == accuracies["Square"]
