@@ -86,6 +86,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train("digits/plain", ["epochs=1"], tmp_path_factory.mktemp("runs") / "plain")
 
 
+@pytest.fixture(scope="session")
+def sibling(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same of another seed: other weights."""
+    from robustmetric.jobs.train import train
+
+    return train("digits/plain", ["epochs=1", "seed=1"], tmp_path_factory.mktemp("runs") / "sibling")
+
+
 @pytest.fixture
 def pictures() -> Callable[..., Path]:
     """Class folders of small PNG images; each class has a shade of its own, with noise."""

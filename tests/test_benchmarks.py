@@ -427,3 +427,20 @@ def test_fewer_near_positives_prove_less(script: Script, tmp_path: Path, monkeyp
     assert curves["exact"][0]["share_of_exact"] < 1 and (tmp_path / "near_positives-cpu.svg").is_file()
     falling = {method: curve[::-1] for method, curve in curves.items()}
     assert near.is_sound(curves) and not near.is_sound(falling)
+
+
+def test_objectives_of_square_are_counted_by_query(
+    script: Script, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [str(trained), "--radius", "0.2", "--queries", "12", "--questions", "12", "--results", str(tmp_path)]
+    code = script("rank_objectives").main(words)
+    found = json.loads((tmp_path / "rank_objectives-cpu.json").read_text())
+    run = found["runs"]["plain"]
+    assert found["settings"]["runs"] == ["plain"] and "plain: " in capsys.readouterr().out
+    assert list(run["objectives"]) == ["ES", "margin", "GTM", "QA+", "QA-", "CA+", "CA-"]
+    longer, twice = run["margin, longer"], run["margin, twice"]
+    assert run["auto_rank"] <= run["clean"] and twice <= run["margin"] < run["clean"] and code == int(twice == 0)
+    for found in run["objectives"].values():
+        assert found["beyond longer"] <= longer and found["beyond twice"] <= twice
+        assert found["after"] <= run["auto_rank"]
+        assert found["with margin"] <= min(found["alone"], run["margin"]) and found["alone"] <= run["clean"]

@@ -23,7 +23,7 @@ from robustmetric.jobs.attacked import attack_batch
 from robustmetric.jobs.clustering import run_any_suite
 from robustmetric.jobs.own import unit
 from robustmetric.jobs.suites import load_suite
-from robustmetric.jobs.surrogate import find_surrogate, named_surrogate
+from robustmetric.jobs.surrogate import find_surrogate, named_surrogate, refuse_itself
 from robustmetric.jobs.workers import Workers, describe, full_precision
 from robustmetric.jobs.worst_case import dressed, fitted
 from robustmetric.models.classifier import Classifies
@@ -84,6 +84,7 @@ def evaluate(
     _check_encoder(encoder)
     _check_settings(suite, radius, seed=seed, batch_size=batch_size, queries=queries)
     chosen = load_suite(suite, radius, surrogate=named_surrogate(surrogate))
+    refuse_itself(chosen, unit(encoder))
     images, labels = _checked(images, labels)
     device = _device(encoder, images)
     split = _split(images, labels, encoder)
@@ -117,6 +118,7 @@ def attack(
     _check_encoder(encoder)
     _check_settings(suite, radius, seed=seed, batch_size=batch_size)
     trial = _trial(name, suite, radius, named_surrogate(surrogate))
+    refuse_itself(Suite(suite, [trial]), unit(encoder))
     images, labels = _checked(images, labels)
     split = _split(images, labels, encoder)
     dataset = Dataset("tensors", train=split, queries=split)

@@ -5,12 +5,18 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from commands import Command
 from robustmetric import records
+from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.compare import compare
+from robustmetric.jobs.evaluate import run_suite
 from robustmetric.jobs.ledger import read_row
+from robustmetric.jobs.suites import load_suite
+from robustmetric.jobs.target import find_target
 from robustmetric.jobs.train import train
+from robustmetric.jobs.workers import Workers
 from robustmetric.records import Record
 from robustmetric.report.comparison import comparison
 from robustmetric.report.ledger import faults
@@ -69,6 +75,10 @@ def test_evaluate_resume_and_what_a_resume_needs(run: Path, short: Path, command
     assert first.code == 0 and "AutoAttack at 0.08: accuracy" in first.err and "worst case at 0.08" in first.err
     found = measured(run)
     assert list(found) == ["clean", *NAMES, "AutoAttack", "worst case"]
+    standing = found["APGD-T"].settings["standing"]
+    left = f"accuracy {found['APGD-T'].scores['accuracy']:.4g} (on the {standing} of 16 still right)\n"
+    assert f"  then APGD-T at 0.08: {left}" in first.err
+    assert "  APGD-CE at 0.08: accuracy" in first.err and "then RayS" not in first.err
     accuracies = {name: record.scores["accuracy"] for name, record in found.items()}
     assert all(record.count == 16 and record.intervals["accuracy"] for record in found.values())
     assert min(accuracies.values()) == accuracies["worst case"] <= accuracies["AutoAttack"] == accuracies["Square"]
@@ -117,9 +127,13 @@ def test_auto_rank_runs_on_a_retrieval_run(trained: Path, tmp_path: Path, comman
 def test_transfer_needs_a_source_and_hits_itself_hardest(runs: Path, run: Path, command: Command) -> None:
     words = ("evaluate", run, "transfer", "--queries", 40, "--radius", 0.1)
     assert "name a run folder with --surrogate RUN" in command(*words).error
-    for source in ("seed0", "seed1"):
-        assert command(*words, "--surrogate", runs / source).code == 0
+    assert command(*words, "--surrogate", runs / "seed1").code == 0
     found = {name: record.scores["accuracy"] for name, record in measured(run).items()}
+    # From itself: below the command, which refuses that.
+    target = find_target(str(run), data=None, out=None)
+    arena = Arena.prepare(target.model, target.dataset, target.view, Workers(torch.device("cpu")), limit=40)
+    own = load_suite("transfer", 0.1, surrogate=str(runs / "seed0"))
+    found |= {record.name: record.scores["accuracy"] for record, _ in run_suite(arena, own, 0, {})}
     assert found["PGD-100 from seed0"] < found["PGD-100 from seed1"] <= found["clean"]
     assert (
         "no attack asks for a surrogate" in command("evaluate", run, "autoattack", "--surrogate", runs / "seed1").error

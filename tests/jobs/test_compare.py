@@ -13,6 +13,7 @@ from robustmetric.jobs.compare import compare, masked
 from robustmetric.jobs.ers import Store
 from robustmetric.metrics.robustness import SUB_SCORES, ers, ers_per_query
 from robustmetric.records import Record
+from robustmetric.report.turns import CAPTION
 
 SETTINGS = {"suite": "ers224", "queries": 4, "batch": 3, "data_fingerprint": "f"}
 
@@ -194,3 +195,27 @@ def test_an_attack_without_a_bound_is_compared_at_no_radius(tmp_path: Path) -> N
         write(tmp_path / folder, {"R@1": [0.0, 100.0]}, name="LS", radius=8 / 255, clipped=True)
     found = compare(tmp_path / "one", tmp_path / "other")
     assert [difference.title for difference in found] == ["LS without a bound R@1", "LS R@1 at 8/255"]
+
+
+def test_attacks_in_turn_are_told_from_independent_ones(tmp_path: Path, command: Command) -> None:
+    for folder, weights in (("one", "w"), ("other", "v")):
+        for name, standing in {"APGD": 4, "FAB": 2, "Square": None}.items():
+            turn = {} if standing is None else {"standing": standing, "standing_rows": weights}
+            write(tmp_path / folder, {"accuracy": [0.0, 100.0]}, name=name, weights=weights, radius=0.1, **turn)
+    found = compare(tmp_path / "one", tmp_path / "other")
+    assert [one.title for one in found] == [
+        "APGD accuracy at 0.1",
+        "then FAB accuracy at 0.1",
+        "Square accuracy at 0.1",
+    ]
+    assert [(one.name, one.is_after) for one in found][1] == ("FAB accuracy", True)
+    assert command("compare", "one", "other").out.splitlines()[-1] == CAPTION
+    lines = [json.loads(line) for line in command("compare", "one", "other", "--json").out.splitlines()]
+    assert [line["is_after"] for line in lines] == [False, True, False]
+
+
+def test_what_is_left_in_turn_is_not_compared_with_what_is_left_of_all(tmp_path: Path) -> None:
+    for folder, turn in (("one", {"standing": 1}), ("other", {})):
+        write(tmp_path / folder, {"accuracy": [0.0, 100.0]}, name="FAB", radius=0.1, **turn)
+    with pytest.raises(InputError, match="no measurement in common"):
+        compare(tmp_path / "one", tmp_path / "other")

@@ -9,8 +9,12 @@ import torch
 from commands import Command
 from robustmetric import records
 from robustmetric.errors import InputError
+from robustmetric.jobs.arena import Arena
+from robustmetric.jobs.clustering import run_clustering
 from robustmetric.jobs.crowd import CLASSES, EACH, Crowd, sampled
 from robustmetric.jobs.suites import asking_for_surrogate, load_suite
+from robustmetric.jobs.target import find_target
+from robustmetric.jobs.workers import Workers
 from robustmetric.perturb.gradient_free import Square
 from robustmetric.types import Batch
 
@@ -59,7 +63,7 @@ def test_what_is_kept_of_a_sample() -> None:
 
 
 def test_embeddings_are_kept_in_the_run_and_a_surrogate_is_climbed_on(
-    command: Command, trained: Path, tmp_path: Path
+    command: Command, trained: Path, sibling: Path, tmp_path: Path
 ) -> None:
     suite, out = tmp_path / "small.yaml", tmp_path / "run"
     suite.write_text(SUITE)
@@ -71,15 +75,27 @@ def test_embeddings_are_kept_in_the_run_and_a_surrogate_is_climbed_on(
         assert kept["clean"].shape == kept["moved"].shape and not np.array_equal(kept["clean"], kept["moved"])
         assert len(kept["classes"]) == len(kept["clean"]) <= CLASSES * EACH
         assert (str(kept["suite"]), str(kept["attack"]), float(kept["radius"])) == ("small", "A1", 0.2)
-    again = command("evaluate", trained, suite, "--out", out, "--surrogate", trained)
+    again = command("evaluate", trained, suite, "--out", out, "--surrogate", sibling)
     assert again.code == 0, again.err
     found = {r.name: r for r in records.latest(records.read(out / "results.jsonl")) if r.kind == "clustering"}
+    white, black = (found[f"{name}, both sides, alone"] for name in ("A1", f"found elsewhere from {sibling.name}"))
+    assert black.scores != white.scores
+    assert black.settings["surrogate_weights"] != black.settings["weights"] == white.settings["weights"]
+    assert "surrogate_weights" not in white.settings
+    assert white.context["chance"] == pytest.approx(20, abs=1)
+
+
+def test_climbed_on_the_model_itself_it_is_the_attack_on_the_model(trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(SUITE)
+    target = find_target(str(trained), data=None, out=tmp_path / "run")
+    arena = Arena.prepare(target.model, target.dataset, target.view, Workers(torch.device("cpu")))
+    # Below the command, which refuses that.
+    suite = load_suite(str(tmp_path / "small.yaml"), surrogate=str(trained))
+    found = {record.name: record for record in run_clustering(arena, suite, 0, {})}
     white, black = (found[f"{name}, both sides, alone"] for name in ("A1", f"found elsewhere from {trained.name}"))
     # The surrogate is the model itself, and the seed the same.
     assert black.scores == white.scores
     assert black.settings["surrogate_weights"] == black.settings["weights"]
-    assert "surrogate_weights" not in white.settings
-    assert white.context["chance"] == pytest.approx(20, abs=1)
 
 
 def test_k_means_is_chosen_on_the_command_line_or_in_the_recipe(

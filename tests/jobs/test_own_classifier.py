@@ -116,5 +116,6 @@ def test_the_surrogate_may_be_a_model_of_ones_own(tmp_path: Path, suite: Path, c
     assert list(transfer({"mine.sibling": moved})["sources"]) == ["mine.sibling"]
     assert commands({"name": "x"}, found["clean"], [found["clean"], *moved]).endswith("--surrogate mine.sibling")
     assert "nothing to do" in command(*words, "mine.sibling").err
+    assert "'mine.build' is the model under attack itself" in command(*words, "mine.build").error
     assert "surrogate: cannot import 'mine.siblin'" in command(*words, "mine.siblin").error
     assert "'mine.narrow' is no classifier of the target's 10 classes" in command(*words, "mine.narrow").err

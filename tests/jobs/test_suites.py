@@ -159,11 +159,11 @@ def test_ranks_alone_are_climbed_by_both_engines(side: str) -> None:
 
 
 def test_each_source_of_transfer_has_its_own_ten_numbers_and_ers(
-    trained: Path, tmp_path: Path, command: Command
+    trained: Path, sibling: Path, tmp_path: Path, command: Command
 ) -> None:
     for source in ("plain", "sibling"):
         surrogate = shutil.copytree(trained, tmp_path / source)
-        words = ("evaluate", trained, "transfer28", "--queries", 6, "--radius", 0.1, "-o", tmp_path / "out")
+        words = ("evaluate", sibling, "transfer28", "--queries", 6, "--radius", 0.1, "-o", tmp_path / "out")
         assert command(*words, "--surrogate", surrogate).code == 0
     found = {record.name: record for record in records.read(tmp_path / "out" / "results.jsonl")}
     for source in ("plain", "sibling"):

@@ -14,8 +14,12 @@ from commands import Command
 from robustmetric import records
 from robustmetric.data.base import Dataset
 from robustmetric.data.transforms import CentreCrop
+from robustmetric.jobs.arena import Arena
+from robustmetric.jobs.evaluate import run_suite
 from robustmetric.jobs.own import own_data
+from robustmetric.jobs.suites import load_suite
 from robustmetric.jobs.target import evaluate, find_target
+from robustmetric.jobs.workers import Workers
 
 Pictures = Callable[..., Path]
 
@@ -351,22 +355,33 @@ def test_a_fast_evaluation_says_what_it_changed(run: Path, suite: Path, command:
         assert record.context["fast_minus_fp32"] == dict.fromkeys(record.scores, 0.0)
 
 
-def test_a_transferred_attack_climbs_on_the_surrogate_of_a_run_folder(
-    run: Path, trained: Path, command: Command, tmp_path: Path
-) -> None:
-    suite = tmp_path / "moved.yaml"
+def transferring(suite: Path, surrogate: Path) -> Path:
+    """A suite of one attack, and the same from a surrogate."""
+    moved = f"{{name: transfer, attack: {{name: top1_misranking}}, surrogate: {surrogate}}}"
     suite.write_text(
         "engine: {name: pgd, ball: {name: ball, radius: 0.2}, steps: 4, step_size: 0.1, random_start: false}\n"
-        "attacks:\n"
-        "  GTM: {attack: {name: top1_misranking}}\n"
-        f"  GTM from itself: {{attack: {{name: transfer, attack: {{name: top1_misranking}}, surrogate: {trained}}}}}\n"
+        f"attacks:\n  GTM: {{attack: {{name: top1_misranking}}}}\n  GTM from there: {{attack: {moved}}}\n"
     )
+    return suite
+
+
+def test_a_transferred_attack_climbs_on_the_surrogate_of_a_run_folder(
+    run: Path, trained: Path, sibling: Path, command: Command, tmp_path: Path
+) -> None:
+    suite = transferring(tmp_path / "moved.yaml", sibling)
     first = command("evaluate", run, suite, "--queries", 50)
     assert first.code == 0, first.err
     white, moved = (r for r in records.read(run / "results.jsonl") if r.kind == "attack")
+    assert moved.settings["surrogate_weights"] != white.settings["weights"]
+    # Below the command, which refuses a model as its own surrogate.
+    target = find_target(str(run), data=None, out=None)
+    arena = Arena.prepare(target.model, target.dataset, target.view, Workers(torch.device("cpu")), limit=50)
+    own = load_suite(str(transferring(tmp_path / "own.yaml", trained)))
+    same, itself = (record for record, _ in run_suite(arena, own, 0, {}) if record.kind == "attack")
+    assert same.scores == white.scores != moved.scores
     # The surrogate has the target's own weights: what moves it moves the target as far.
-    assert moved.settings["surrogate_weights"] == white.settings["weights"]
-    assert moved.scores == pytest.approx(white.scores, abs=1e-3)
+    assert itself.settings["surrogate_weights"] == white.settings["weights"]
+    assert itself.scores == pytest.approx(white.scores, abs=1e-3)
     before = lines(run)
     assert command("evaluate", run, suite, "--queries", 50).code == 0
     assert lines(run) == before

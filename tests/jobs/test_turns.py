@@ -85,6 +85,8 @@ def test_taking_turns_changes_nothing_but_the_work(arena: Arena) -> None:
     assert first["CE"].settings["standing"] == right_now and "standing" not in second["CE"].settings
     assert first["CW"].settings["standing"] == round(first["CE"].scores["accuracy"] * 40 / 100) < right_now
     assert first["T"].scores == first["all"].scores, "the last turn ends where all end"
+    assert [first[name].context["after"] for name in ("CE", "CW", "T")] == [[], ["CE"], ["CE", "CW"]]
+    assert not any("after" in record.context for record in (*second.values(), first["all"], first[WORST]))
     assert 0 < first["all"].scores["accuracy"] < first["clean"].scores["accuracy"]
     assert sum(first["all"].context["lost_first_to"].values()) == right_now - first["T"].scores["accuracy"] * 40 / 100
 

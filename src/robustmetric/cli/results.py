@@ -123,6 +123,7 @@ def compare(
     from robustmetric.jobs.compare import compare as job
     from robustmetric.jobs.compare import masked
     from robustmetric.report.masking_flag import MARK
+    from robustmetric.report.turns import CAPTION
 
     found, flags = job(first, second), masked(first, second)
     if as_json:
@@ -137,6 +138,8 @@ def compare(
         low, high = one.interval
         shown = f"{one.title:<{width}}{one.first:>9.4g}{one.second:>9.4g}{one.second - one.first:>+12.4g}"
         typer.echo(f"{shown}   {low:+.4g} to {high:+.4g}   {one.verdict}".rstrip())
+    if any(one.is_after for one in found):
+        typer.echo(CAPTION)
     for run, words in flags.items():
         typer.echo(f"{MARK} {run} is {words}")
 

@@ -4,9 +4,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from robustmetric.jobs.worst_case import KIND, LEFT_OUT, LOWEST, SPREAD, STANDING, WORST
+from robustmetric.jobs.worst_case import KIND, LEFT_OUT, LOWEST, SPREAD, WORST
 from robustmetric.records import Record
 from robustmetric.report.classification import PAPER_BATCH, WITHOUT
+from robustmetric.report.turns import STANDING
 
 BLOCKS, LOCAL, TRANSFER = ("accuracy", LOWEST, SPREAD), "local_search", "transfer"
 FROM = " from "

@@ -1,7 +1,7 @@
 """Two runs on the same queries: every score of both, their difference, and its interval over queries, pair by pair."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor
@@ -13,8 +13,9 @@ from robustmetric.metrics.robustness import SUB_SCORES, bootstrap, ers_per_query
 from robustmetric.records import Record
 from robustmetric.report.masking_flag import flag
 from robustmetric.report.scores import describe, show_radius, title
+from robustmetric.report.turns import STANDING, after_others, then
 
-OWN = ("weights", "standing", "standing_rows", "measured")
+OWN = ("weights", STANDING, "standing_rows", "measured")
 """Settings in which two runs may differ: all others say what was asked of them."""
 ANSWERS = ("R@1", "accuracy")
 """Scores that many attacks have; the others are named after theirs."""
@@ -36,12 +37,14 @@ class Difference:
     count: int
     score: str
     """What was measured, without the attack that `name` may begin with."""
+    is_after: bool = False
+    """Whether the attack met only what others had left, of either run: its number is of all of them."""
 
     @property
     def title(self) -> str:
         """The score as a table names it: `ES:R at 8/255 (compat)`."""
         at = "" if self.radius is None else f" at {show_radius(self.radius)}"
-        return f"{self.name}{at}{' (compat)' if self.mode == 'compat' else ''}"
+        return f"{then(self.name, self.is_after)}{at}{' (compat)' if self.mode == 'compat' else ''}"
 
     @property
     def verdict(self) -> str:
@@ -67,8 +70,9 @@ def compare(first: Path, second: Path) -> list[Difference]:
             f"{first} and {second} have no measurement in common; evaluate both with the same suite, data, --queries, "
             "--seed and --batch"
         )
+    later = after_others(ours) | after_others(theirs)
     found = [
-        difference
+        replace(difference, is_after=a.key in later or b.key in later)
         for a, b in pairs
         for difference in _differences(a, _per_query(first, a, ours), b, _per_query(second, b, theirs))
     ]
@@ -99,7 +103,10 @@ def _evaluated(folder: Path) -> list[Record]:
 
 def _is_alike(a: Record, b: Record) -> bool:
     one, other = ({k: v for k, v in record.settings.items() if k not in OWN} for record in (a, b))
-    return (a.kind, a.name, a.seed, a.count, one) == (b.kind, b.name, b.seed, b.count, other)
+    # What an attack leaves in its turn is no measure of what another leaves of every query.
+    are_alike_in_turns = (STANDING in a.settings) == (STANDING in b.settings)
+    same = (a.kind, a.name, a.seed, a.count, one) == (b.kind, b.name, b.seed, b.count, other)
+    return same and are_alike_in_turns
 
 
 def _per_query(folder: Path, record: Record, measured: list[Record]) -> PerQuery:

@@ -194,7 +194,8 @@ def run_suite(
         if record is None or (suite.survivors and store.of(record) is None):
             # Told once: of the first that is run, with all that come after it.
             tell, told = None if told else estimator(trials[place:], len(arena.rows)), True
-            measured = measure_trial(arena, trial, base, seed, context, True, climbs, standing, tell=tell)
+            said = {**context, **worst.turn(trial)}
+            measured = measure_trial(arena, trial, base, seed, said, True, climbs, standing, tell=tell)
             record, per_query, pictures = measured
             store.keep(record, per_query)
             yield record, pictures

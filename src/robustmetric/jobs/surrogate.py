@@ -1,19 +1,22 @@
 """The surrogate of a transferred attack: a run folder's model or one's own, and the gallery as it embeds it."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from robustmetric.attacks.joint import WholeSet
-from robustmetric.attacks.suite import Trial
+from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.attacks.transfer import AtHand, Source, Surrogate, Transfer, source_name
+from robustmetric.diagnose.masking import Masking
 from robustmetric.errors import InputError
 from robustmetric.jobs import assemble
 from robustmetric.jobs.arena import Arena, embed
 from robustmetric.jobs.folder import RunFolder, fingerprint
 from robustmetric.jobs.own import is_own, own_model, unit
 from robustmetric.models.classifier import Classifies
+from robustmetric.models.encoder import Encoder
 from robustmetric.types import Gallery
 
 MODULE = "surrogate_module"
@@ -35,6 +38,16 @@ def named_surrogate(given: str | Path | nn.Module | None) -> Source | None:
         return AtHand(str(given), own_model(str(given), "surrogate")())
     RunFolder(Path(given)).read_recipe()
     return str(given)
+
+
+def refuse_itself(suite: Suite, model: nn.Module) -> None:
+    """Refuse a suite that would transfer to a model from itself: white-box attacks under the name of black-box ones."""
+    for source in dict.fromkeys(one for trial in suite.trials for one in _sources(trial)):
+        if _is_same(_load(source), model):
+            raise InputError(
+                f"the surrogate {_shown(source)!r} is the model under attack itself, with the same weights, so that "
+                "transfer from it is white-box; expected another model: name an undefended run, or one of another seed"
+            )
 
 
 def find_surrogate(trial: Trial, arena: Arena) -> Surrogate | None:
@@ -67,6 +80,36 @@ def surrogate_settings(trial: Trial) -> dict[str, Any]:
         return {}
     named = {MODULE: source.name} if isinstance(source, AtHand) else {}
     return {"surrogate_weights": fingerprint(_load(source))[:16], **named}
+
+
+def _sources(trial: Trial) -> list[Source]:
+    """All that a trial climbs on instead of its target."""
+    if isinstance(trial.attack, Masking):
+        return list(trial.attack.surrogates)
+    source = _source(trial)
+    return [] if source is None else [source]
+
+
+def _is_same(one: nn.Module, other: nn.Module) -> bool:
+    """Whether two models are one: the same module, or equal weights in models that are built alike."""
+    if list(_built(one)) != list(_built(other)):
+        return False
+    if _bare(one) is _bare(other):
+        return True
+    # Modules without weights have equal ones whatever they do.
+    return bool(one.state_dict()) and fingerprint(one) == fingerprint(other)
+
+
+def _built(model: nn.Module) -> Iterator[tuple[str, type[nn.Module], dict[str, str]]]:
+    """Of every part its name, class and plain settings: a transform's straight gradient makes another model of it."""
+    for name, part in model.named_modules():
+        settings = {key: value for key, value in vars(part).items() if isinstance(value, str | int | float | tuple)}
+        yield name, type(part), {key: repr(value) for key, value in settings.items() if key != "training"}
+
+
+def _bare(model: nn.Module) -> nn.Module:
+    """A module as it was given, before `unit`."""
+    return model.trunk if isinstance(model, Encoder) else model
 
 
 def _source(trial: Trial) -> Source | None:

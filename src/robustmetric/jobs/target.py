@@ -25,7 +25,7 @@ from robustmetric.jobs.own import OWN_MODEL, is_own, own_data, own_model, skippi
 from robustmetric.jobs.pictures import Pictures
 from robustmetric.jobs.progress import say, terms
 from robustmetric.jobs.suites import asking_for_surrogate, load_suite
-from robustmetric.jobs.surrogate import named_surrogate
+from robustmetric.jobs.surrogate import named_surrogate, refuse_itself
 from robustmetric.jobs.workers import Hardware, Workers, describe
 from robustmetric.numerics.kmeans import Backend, check_backend
 from robustmetric.recipe import Spec
@@ -33,6 +33,7 @@ from robustmetric.records import Record
 from robustmetric.report.data_names import NOTE
 from robustmetric.report.masking_flag import NOT_RUN
 from robustmetric.report.scores import title
+from robustmetric.report.turns import AFTER, STANDING, then
 
 UNTOLD = ("mAP@R", "AMI", "AMI std")
 """Scores that are recorded and not told as they come: there are enough beside them."""
@@ -88,6 +89,7 @@ def evaluate(
     suite = suite or str(target.spec.get("suite", "ers224"))
     chosen = named or load_suite(suite, radius, modes, source)
     check_search(chosen, search)
+    refuse_itself(chosen, target.model)
     backend = _backend(target.spec, kmeans, chosen)
     workers = Workers.of(hardware.fabric())
     lead, context = workers.rank == 0, records.context(describe(workers.device, workers.ranks))
@@ -138,7 +140,10 @@ def _line(record: Record) -> str:
     """A record as it is told when it comes."""
     shown = terms({key: value for key, value in record.scores.items() if key not in UNTOLD})
     mode = " (compat)" if record.settings.get("mode") == "compat" else ""
-    return f"{title(record.name, record.settings)}{mode}: {_judged(record)}{shown}{_apart(record)}"
+    is_after = bool(record.context.get(AFTER))
+    left = f" (on the {record.settings[STANDING]} of {record.count} still right)" if is_after else ""
+    name = then(title(record.name, record.settings), is_after)
+    return f"{name}{mode}: {_judged(record)}{shown}{left}{_apart(record)}"
 
 
 def _backend(spec: Mapping[str, Spec], given: str | None, suite: Suite) -> Backend:

@@ -24,14 +24,13 @@ from robustmetric.models.classifier import Classifies
 from robustmetric.numerics.randomness import generator, repeatable
 from robustmetric.perturb.pgd import frozen
 from robustmetric.records import Record, is_bounded
+from robustmetric.report.turns import AFTER, STANDING
 from robustmetric.report.warned import WARNED
 from robustmetric.types import Batch, Gallery
 
 KIND, WORST = "worst_case", "worst case"
 LOWEST, SPREAD = "lowest run", "max - min"
 """Of a trial that is repeated: the smallest mean of a run, and by how much the largest is above it."""
-STANDING = "standing"
-"""In the settings of a trial that takes its turn: how many queries were left to it."""
 LEFT_OUT = "left_out"
 """In the settings of a worst case: the attacks of its suite that it is without."""
 GENERAL = ("commit", "versions", "python", "hardware", WARNED)
@@ -172,8 +171,13 @@ class WorstCase:
 
     def standing(self, trial: Trial) -> Bool[Tensor, " queries"] | None:
         """The queries that a trial has still to attack; None: all, as it takes no turns."""
-        group = next((labels for labels in self.suite.survivors.values() if trial.label in labels), None)
-        return None if group is None or trial.on_all else self._left(trial, group)
+        group = self._group(trial)
+        return None if group is None else self._left(trial, group)
+
+    def turn(self, trial: Trial) -> dict[str, Any]:
+        """What the context of a trial's record says of its turn: who was before it."""
+        group = self._group(trial)
+        return {} if group is None else {AFTER: [before.label for before, _, _ in self._of(trial, group)]}
 
     def note(self, trial: Trial, record: Record, values: PerQuery) -> None:
         """Take note of a trial's outcome; one that gives no answers, or leaves its ball, is no part of a worst case."""
@@ -193,6 +197,11 @@ class WorstCase:
 
     def _of(self, place: Trial, labels: Sequence[str]) -> list[tuple[Trial, Record, Bool[Tensor, " queries"]]]:
         return [found for found in self._seen if _place(found[0]) == _place(place) and found[0].label in labels]
+
+    def _group(self, trial: Trial) -> Sequence[str] | None:
+        """Those that a trial takes turns with; None where it takes none."""
+        groups = [] if trial.on_all else self.suite.survivors.values()
+        return next((labels for labels in groups if trial.label in labels), None)
 
     @property
     def _right(self) -> Bool[Tensor, " queries"]:

@@ -22,6 +22,7 @@ from robustmetric.report.runs import Run, read_runs
 from robustmetric.report.scores import DASH, MULTIPLY, SCORES, Score, describe, show, show_interval
 from robustmetric.report.sweeps import sweeps
 from robustmetric.report.tables import Column, Summary, full, summaries
+from robustmetric.report.turns import CAPTION
 from robustmetric.report.verdict import advice, verdict
 from robustmetric.report.warned import warned
 
@@ -118,6 +119,7 @@ def render(runs: Sequence[Run], command: str) -> str:
             collapsed=[run for run in runs if run.collapse],
             warned=warned(runs),
             MARK=MARK,
+            THEN=CAPTION,
             training=plots.training(runs, name="training"),
             validations=plots.validations(runs, name="validation"),
             hard_runs=hardness_runs(runs),

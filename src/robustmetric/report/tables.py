@@ -2,7 +2,7 @@
 
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from rich.text import Text
 from robustmetric.records import Record, is_bounded
 from robustmetric.report.runs import Run
 from robustmetric.report.scores import DASH, UNBOUNDED, describe, show, show_interval, show_radius, title
+from robustmetric.report.turns import CAPTION, STANDING, after_others, then
 
 HEADLINE = ("R@1", "accuracy", "lowest run", "ERS", "ES:R", "CA+", "CA-", "GTM")
 """The scores of the summary, in this order; the full table has all."""
@@ -51,6 +52,8 @@ class Column:
     radius: float | None = None
     is_worst: bool = False
     """Whether it is what several attacks leave, per query: the number to compare models by."""
+    in_turn: bool = False
+    """Whether the attack takes turns with others; one on every query is another quantity."""
 
     @property
     def variant(self) -> tuple[str, str]:
@@ -76,6 +79,8 @@ class Summary:
     rows: dict[str, dict[Column, Cell]]
     chance: float | None = None
     """R@1 of a random ranking in percent, where the records state it."""
+    after: frozenset[Column] = frozenset()
+    """The columns of attacks that met only what others had left, in some run."""
 
     def best(self, column: Column) -> str | None:
         """The run that is best in a column, where at least two were measured and the direction is known."""
@@ -100,6 +105,7 @@ class Summary:
         # ES gives ES:R and CA+ gives CA+, but an attack may also report a plain R@1. "CA+ from RUN" says its score.
         named = column.score if column.score.startswith(column.attack) else f"{column.attack} {column.score}"
         named = column.attack if column.attack.startswith(f"{column.score} ") else named
+        named = then(named, column in self.after)
         alike = {c.engine for c in self.columns if (c.score, c.attack) == (column.score, column.attack)}
         return f"{named} ({column.engine or 'strength not stated'})" if len(alike) > 1 else named
 
@@ -137,7 +143,8 @@ def summaries(runs: Sequence[Run], scores: Sequence[str] = HEADLINE) -> list[Sum
             for protocol in _places(run, record, attacks):
                 row = placed.setdefault(protocol, {}).setdefault(run.label, {})
                 row.update({c: record for c in _cells(record, scores) if c not in row or _replaces(record, row[c])})
-    return [_summary(protocol, rows, runs, scores) for protocol, rows in placed.items()]
+    later = {key for run in runs for key in after_others(run.of_kind("attack"))}
+    return [_summary(protocol, rows, runs, scores, later) for protocol, rows in placed.items()]
 
 
 def _replaces(new: Record, old: Record) -> bool:
@@ -147,11 +154,12 @@ def _replaces(new: Record, old: Record) -> bool:
 
 def full(runs: Sequence[Run]) -> list[Line]:
     """Every score of every evaluation record."""
+    later = {key for run in runs for key in after_others(run.of_kind("attack"))}
     return [
         Line(
             run=run.label,
             protocol=_protocol(run, record),
-            name=record.name,
+            name=then(record.name, record.key in later),
             score=score,
             value=show(score, value),
             interval=show_interval(score, record.intervals.get(score)),
@@ -175,6 +183,7 @@ def to_text(tables: Iterable[Summary], width: int = 100) -> str:
         for summary in tables:
             # Text, not str: a run called "[red]" is a name, not markup.
             caption = f"Below each value its 95 % interval, rounded outwards. {DASH} not measured."
+            caption += f" {CAPTION}" if summary.after else ""
             table = RichTable(title=Text(str(summary.protocol)), title_justify="left", caption=caption, pad_edge=False)
             table.add_column("run", overflow="fold")
             for column in summary.columns:
@@ -189,22 +198,30 @@ def to_text(tables: Iterable[Summary], width: int = 100) -> str:
 
 
 def _summary(
-    protocol: Protocol, found: dict[str, dict[Column, Record]], runs: Sequence[Run], scores: Sequence[str]
+    protocol: Protocol,
+    found: dict[str, dict[Column, Record]],
+    runs: Sequence[Run],
+    scores: Sequence[str],
+    later: Collection[str],
 ) -> Summary:
+    """One table; `later` has the keys of records of attacks that came after others."""
     rows = {run: {c: _cells(record, scores)[c] for c, record in row.items()} for run, row in found.items()}
     settings = [record.settings for row in found.values() for record in row.values()]
     chances = {float(given["chance"]) for given in settings if "chance" in given}
-    columns = {column for cells in rows.values() for column in cells}
+    columns = list(dict.fromkeys(column for cells in rows.values() for column in cells))
+    turns = list(dict.fromkeys(column.attack for column in columns if column.in_turn))
 
-    def place(column: Column) -> tuple[int, bool, bool, str, str, float]:
-        """By score: the clean number, then worst cases, then single attacks."""
+    def place(column: Column) -> tuple[int, bool, bool, int, str, str, float]:
+        """By score: the clean number, then worst cases, single attacks, and last those in turn, as they were run."""
         is_single = bool(column.attack) and not column.is_worst
         radius = -1.0 if column.radius is None else column.radius
-        return scores.index(column.score), is_single, bool(column.attack), *column.variant, radius
+        turn = turns.index(column.attack) + 1 if column.in_turn else 0
+        return scores.index(column.score), is_single, bool(column.attack), turn, *column.variant, radius
 
     ordered = sorted(columns, key=place)
     shown = {run.label: rows.get(run.label, {}) for run in runs if run.label in rows or run.data == protocol.data}
-    return Summary(protocol, tuple(ordered), shown, chances.pop() if len(chances) == 1 else None)
+    after = frozenset(column for row in found.values() for column, record in row.items() if record.key in later)
+    return Summary(protocol, tuple(ordered), shown, chances.pop() if len(chances) == 1 else None, after)
 
 
 def _protocol(run: Run, record: Record) -> Protocol:
@@ -242,7 +259,7 @@ def _cells(record: Record, scores: Sequence[str]) -> dict[Column, Cell]:
     apart = record.kind == "ers" and name != "ERS"
     variant = (name, _engine(record) if attack else "") if attack or apart else ("", "")
     return {
-        Column(score, *variant, radius, record.kind == "worst_case"): Cell(
+        Column(score, *variant, radius, record.kind == "worst_case", STANDING in record.settings): Cell(
             value, record.intervals.get(score), record.count
         )
         for score, value in _own_scores(record).items()
