@@ -71,7 +71,7 @@ def test_every_exhibit_is_made_and_answers(zoo: ModuleType, clothes: None) -> No
 
 
 def test_the_group_is_judged_and_written_to_a_file_of_its_own(zoo: ModuleType, clothes: None, tmp_path: Path) -> None:
-    few = ["--half", "fresh", "--small", "--epochs", "2", "--images", "20", "--results", str(tmp_path)]
+    few = ["--half", "fresh", "--effort", "small", "--epochs", "2", "--images", "20", "--results", str(tmp_path)]
     code = importlib.import_module("detector").main([*few, "--only", "linear"])
     (row,) = json.loads((tmp_path / "detector_fresh-cpu.json").read_text())["exhibits"]
     assert (row["name"], row["half"]) == ("linear", "fresh") and row["PGD-20"] >= row["adaptive"]
