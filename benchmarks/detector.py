@@ -125,20 +125,23 @@ def main(argv: list[str] | None = None) -> int:
     except InputError as error:
         raise SystemExit(str(error)) from error
     halves: list[Group] = [options.half] if is_other else [h for h in get_args(Half) if options.half in (h, "both")]
-    rows = []
+    name = f"detector_{options.half}" if is_other else "detector"
+    if options.effort != "table":
+        name += f"_{options.effort}"
+    rows: list[Row] = []
     for half in halves:
         print(f"{half:<40}{'clean':>7}{'PGD-20':>8}{'adaptive':>10}  truth   verdict  failed checks")
         for exhibit in group(zoo, half, options.only):
             row = judge(exhibit, zoo, half, EFFORTS[options.effort], options.images, options.seed)
             rows.append(row)
             print(show(row), flush=True)
-    tables = {half: confusion([row for row in rows if row["half"] == half]) for half in halves}
+            tables = {half: confusion([row for row in rows if row["half"] == half]) for half in halves}
+            # As they come: at the suite's effort a group takes an hour and more.
+            written = save(name, options, {"confusion": tables, "exhibits": rows})
     for half, table in tables.items():
         right = f"{table['right']} of {table['of']} right (strictly {table['strictly']}: `unclear` not counted)"
         print(f"{half}: {right}; of the honest {table['honest']}, of the masked {table['masked']}")
-    print(
-        save(f"detector_{options.half}" if is_other else "detector", options, {"confusion": tables, "exhibits": rows})
-    )
+    print(written)
     last = tables[halves[-1]]
     return 0 if last["right"] >= 0.9 * last["of"] and not last["honest"]["masked"] else 1
 

@@ -374,7 +374,7 @@ def test_an_ensemble_step_that_gains_too_little_is_named(script: Script) -> None
 def test_detector_judges_exhibits_by_a_truth_that_is_measured(script: Script, tmp_path: Path) -> None:
     few = ["--effort", "small", "--epochs", "10", "--images", "20", "--half", "tuning", "--results", str(tmp_path)]
     assert script("detector").main([*few, "--only", "plain", "quantised to 5 levels"]) == 0
-    plain, quantised = results(tmp_path, "detector")["exhibits"]
+    plain, quantised = results(tmp_path, "detector_small")["exhibits"]
     # Rounding has no gradient: PGD-20 does nothing, a straight-through gradient as much as to the plain model.
     assert (quantised["truth"], quantised["verdict"]) == ("masked", "masked")
     assert quantised["PGD-20"] - quantised["adaptive"] >= 10 and "zero_gradients" in quantised["failed"]

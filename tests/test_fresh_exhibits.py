@@ -73,10 +73,10 @@ def test_every_exhibit_is_made_and_answers(zoo: ModuleType, clothes: None) -> No
 def test_the_group_is_judged_and_written_to_a_file_of_its_own(zoo: ModuleType, clothes: None, tmp_path: Path) -> None:
     few = ["--half", "fresh", "--effort", "small", "--epochs", "2", "--images", "20", "--results", str(tmp_path)]
     code = importlib.import_module("detector").main([*few, "--only", "linear"])
-    (row,) = json.loads((tmp_path / "detector_fresh-cpu.json").read_text())["exhibits"]
+    (row,) = json.loads((tmp_path / "detector_fresh_small-cpu.json").read_text())["exhibits"]
     assert (row["name"], row["half"]) == ("linear", "fresh") and row["PGD-20"] >= row["adaptive"]
     assert (row["truth"] == "masked") == (row["PGD-20"] - row["adaptive"] >= 10)
-    assert code == (0 if row["is_right"] else 1) and not (tmp_path / "detector-cpu.json").exists()
+    assert code == (0 if row["is_right"] else 1) and not (tmp_path / "detector_small-cpu.json").exists()
 
 
 def test_without_data_one_line_says_what_is_missing(zoo: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
