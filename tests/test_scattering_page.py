@@ -123,6 +123,8 @@ def test_what_smoothing_is_credited_with() -> None:
     gaps = {key: values[1] - values[2] for key, values in shown.items()}
     smooth = [gap for key, gap in gaps.items() if key != "0"]
     assert f"is {gaps['0']:.1f} with hard labels and {min(smooth):.1f} to {max(smooth):.1f} with smoothed" in words
+    errors = [math.sqrt(left * (100 - left) / 1000) for values in shown.values() for left in values]
+    assert f"of these numbers is {min(errors):.1f} to {max(errors):.1f} points" in words
 
 
 def test_what_the_words_say_of_the_short_rows() -> None:

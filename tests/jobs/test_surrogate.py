@@ -93,6 +93,8 @@ def test_equal_weights_in_another_model_are_another_model(trained: Path, sibling
     ):
         refuse_itself(transferring(other), rounding)
     refuse_itself(transferring(str(sibling)), load_run(trained)[0])
+    # Pixel statistics are no weights, and in no checkpoint.
+    refuse_itself(transferring(Encoder(encoder.trunk, mean=[0.5], std=[0.5])), encoder)
     # No weights are the same in all models that have none.
     refuse_itself(transferring(Encoder(nn.Flatten())), Encoder(Means()))
     for same in (rounding, deepcopy(rounding)):

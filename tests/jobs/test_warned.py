@@ -20,6 +20,7 @@ from robustmetric.jobs.evaluate import run_suite
 from robustmetric.jobs.suites import load_suite
 from robustmetric.jobs.warned import warned_context, with_square
 from robustmetric.jobs.workers import Workers
+from robustmetric.perturb.ball import Ball
 from robustmetric.perturb.pgd import PGD
 from robustmetric.records import Record
 from robustmetric.report.page import write_page
@@ -153,6 +154,12 @@ def test_saturated_logits_have_no_gradient_of_cross_entropy_and_one_of_dlr(suite
     found = warned_context(prepared(Sure()), suite, is_randomised=False)
     (words,) = found["warnings"]
     assert "where APGD-CE begins" in words and "saturation" in words
+
+
+def test_images_that_the_first_point_wins_need_no_gradient(suite: Suite) -> None:
+    # Lost to a third class there, with the target below the label, a lifted loss has no slope, and none is asked for.
+    wide = Suite("s", [replace(trial, engine=replace(trial.engine, ball=Ball(0.6))) for trial in suite.trials])
+    assert not warned_context(prepared(Means(), limit=200), wide, is_randomised=False)
 
 
 def test_a_model_that_answers_otherwise_under_autograd_is_told(suite: Suite) -> None:

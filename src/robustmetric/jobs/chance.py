@@ -10,6 +10,7 @@ from robustmetric.jobs.progress import say
 from robustmetric.jobs.workers import full_precision
 from robustmetric.numerics.randomness import repeatable
 from robustmetric.perturb.pgd import frozen
+from robustmetric.report.warned import RANDOMISED
 
 
 @full_precision()
@@ -28,8 +29,7 @@ def chance_settings(arena: Arena) -> dict[str, Any]:
         return {}
     if arena.workers.rank == 0:
         say(
-            "warning: the model draws at random, two answers to one image differ; attacks that climb single draws "
-            "overrate it: run the suites masking and, of a classifier, autoattack_rand, or engines under "
+            f"warning: {RANDOMISED}; run the suites masking and, of a classifier, autoattack_rand, or engines under "
             "{name: expectation, engine: ...}"
         )
     return {"randomised": True}

@@ -13,7 +13,7 @@ from robustmetric.diagnose.masking import Masking
 from robustmetric.errors import InputError
 from robustmetric.jobs import assemble
 from robustmetric.jobs.arena import Arena, embed
-from robustmetric.jobs.folder import RunFolder, fingerprint
+from robustmetric.jobs.folder import RunFolder, fingerprint, state_fingerprint
 from robustmetric.jobs.own import is_own, own_model, unit
 from robustmetric.models.classifier import Classifies
 from robustmetric.models.encoder import Encoder
@@ -100,11 +100,15 @@ def _is_same(one: nn.Module, other: nn.Module) -> bool:
     return bool(one.state_dict()) and fingerprint(one) == fingerprint(other)
 
 
-def _built(model: nn.Module) -> Iterator[tuple[str, type[nn.Module], dict[str, str]]]:
-    """Of every part its name, class and plain settings: a transform's straight gradient makes another model of it."""
+def _built(model: nn.Module) -> Iterator[tuple[str, type[nn.Module], dict[str, str], str]]:
+    """Of every part its name, class, plain settings and buffers, of which pixel statistics are in no checkpoint.
+
+    A transform's straight gradient makes another model of it.
+    """
     for name, part in model.named_modules():
         settings = {key: value for key, value in vars(part).items() if isinstance(value, str | int | float | tuple)}
-        yield name, type(part), {key: repr(value) for key, value in settings.items() if key != "training"}
+        told = {key: repr(value) for key, value in settings.items() if key != "training"}
+        yield name, type(part), told, state_fingerprint(dict(part.named_buffers(recurse=False)))
 
 
 def _bare(model: nn.Module) -> nn.Module:

@@ -12,9 +12,10 @@ from types import FrameType
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from robustmetric.attacks.margin import is_wrong
+from robustmetric.attacks.margin import WON, is_wrong
 from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.attacks.transfer import Transfer
 from robustmetric.attacks.vote import climbs_of
@@ -35,7 +36,7 @@ from robustmetric.records import Record
 from robustmetric.report.scores import show_radius
 from robustmetric.report.verdict import WORST
 from robustmetric.report.warned import WARNED
-from robustmetric.types import Batch, Embed
+from robustmetric.types import Batch, Embed, Inputs
 
 WON_BY_SQUARE = 0.2
 """Percent of the images, as in the package: more than that is told."""
@@ -146,10 +147,12 @@ def _flat(arena: Arena, trials: list[Trial], batch: Batch) -> Iterator[str]:
         right = ~is_wrong(clean, batch.labels)
         for trial in trials:
             try:
-                gradient = _gradient(arena, trial, embed, clean, batch).flatten(1)
+                height, gradient = _beginning(arena, trial, embed, clean, batch)
             except InputError:
                 continue  # the trial says why
-            flat = (~gradient.any(dim=1) | gradient.isnan().any(dim=1)) & right
+            rows = gradient.flatten(1)
+            # What the first point wins already need not be moved: lifted, a loss below 0 has no slope there.
+            flat = (~rows.any(dim=1) | rows.isnan().any(dim=1)) & right & ~(height >= WON)
             if flat.any():
                 yield (
                     f"{int(flat.sum())} of the first {int(right.sum())} images that are named rightly have no gradient "
@@ -158,10 +161,12 @@ def _flat(arena: Arena, trials: list[Trial], batch: Batch) -> Iterator[str]:
                 )
 
 
-def _gradient(arena: Arena, trial: Trial, embed: Embed, clean: Tensor, batch: Batch) -> Tensor:
-    """Of what a trial climbs first, at a random point of its ball, as APGD begins at one."""
+def _beginning(
+    arena: Arena, trial: Trial, embed: Embed, clean: Tensor, batch: Batch
+) -> tuple[Float[Tensor, " batch"], Inputs]:
+    """What a trial climbs first and its gradient, at a random point of its ball, as APGD begins at one."""
     randomness, ball = generator(arena.workers.device, 0), trial.engine.ball
     attack = climbs_of(trial.attack)[0]
     targets = attack.choose(clean, batch, arena.gallery, randomness)
     value = mean_of(lambda x: attack.value(embed(x), targets, arena.gallery), draws_of(trial.engine))
-    return value_and_gradient(value, ball.random_point(batch.inputs, randomness))[1]
+    return value_and_gradient(value, ball.random_point(batch.inputs, randomness))
