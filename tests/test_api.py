@@ -82,7 +82,8 @@ def test_bad_input_is_one_clear_line(function) -> None:  # type: ignore[no-untyp
     images, labels = images_and_labels()
     for bad, message in [
         ((images, [0, 1, 2]), "128 images and 3 labels"),
-        ((images[:1], labels[:1]), "1 images cannot search one another"),
+        ((images[:1], labels[:1]), "one image has no other to search; expected at least 2"),
+        ((images[:0], labels[:0]), "no images were given; expected at least one"),
         ((images * float("nan"), labels), "NaN or infinity"),
         ((images * 255, labels), r"the images span \[.*\]; expected \[0, 1\]"),
         ((images - 1, labels), "normalise inside the encoder"),
@@ -164,6 +165,15 @@ def classifier(seed: int, classes: int = 4) -> nn.Sequential:
     module = nn.Sequential(Means(), noise)
     module.classes = classes
     return module
+
+
+def test_a_classifier_may_be_asked_about_a_single_image() -> None:
+    one = [part[:1] for part in images_and_labels()]
+    clean, *moved = robustmetric.evaluate(classifier(0), *one, suite="autoattack", radius=0.4)
+    assert clean.scores["accuracy"] == 100 and moved[-1].scores["accuracy"] == 0
+    assert robustmetric.attack(classifier(0), *one, "Square", "autoattack", 0.1).shape == one[0].shape
+    with pytest.raises(InputError, match="no images were given"):
+        robustmetric.evaluate(classifier(0), one[0][:0], one[1][:0], suite="autoattack")
 
 
 def test_a_surrogate_may_be_a_module_of_ones_own() -> None:
