@@ -176,6 +176,23 @@ def test_a_classifier_may_be_asked_about_a_single_image() -> None:
         robustmetric.evaluate(classifier(0), one[0][:0], one[1][:0], suite="autoattack")
 
 
+def test_images_of_one_class_have_no_features_of_another_to_match(capsys: pytest.CaptureFixture[str]) -> None:
+    class Bare(nn.Module):
+        classes = 4
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.features, self.logits = Means(), classifier(0)[1]
+
+        def forward(self, images: Tensor) -> Tensor:
+            return self.logits(self.features(images))
+
+    images, labels = images_and_labels()
+    found = robustmetric.evaluate(Bare(), images[labels == 0][:2], labels[labels == 0][:2], "classification", 0.4)
+    assert "left out: Feature match, as the images are of one class" in capsys.readouterr().err
+    assert found[-1].name == "worst case" and found[-1].settings["left_out"] == ["Feature match"]
+
+
 def test_a_surrogate_may_be_a_module_of_ones_own() -> None:
     images, labels = images_and_labels()
     target, other = classifier(0), classifier(1)
