@@ -193,6 +193,13 @@ def test_images_of_one_class_have_no_features_of_another_to_match(capsys: pytest
     assert found[-1].name == "worst case" and found[-1].settings["left_out"] == ["Feature match"]
 
 
+def test_the_names_of_classes_do_not_say_how_many_logits_there_are() -> None:
+    named = classifier(0)
+    named.classes = ["a", "b", "c", "d"]
+    with pytest.raises(InputError, match=r"Sequential.classes is a list; expected a whole number"):
+        robustmetric.evaluate(named, *images_and_labels(), suite="autoattack")
+
+
 def test_a_surrogate_may_be_a_module_of_ones_own() -> None:
     images, labels = images_and_labels()
     target, other = classifier(0), classifier(1)

@@ -1,6 +1,7 @@
 """A model and data of one's own, from what a command names: `company.build`, `--data photos`, `--view identity`."""
 
 import inspect
+import operator
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
@@ -128,4 +129,17 @@ def _built(made: Any, name: str) -> nn.Module:
 
 def unit(model: nn.Module) -> nn.Module:
     """The model with unit-length embeddings; one of ours, or a classifier, is left with the lengths it gives."""
+    if isinstance(model, Classifies):
+        _check_count(model)
     return model if isinstance(model, Encoder | Ensemble | Mahalanobis | Classifies) else Encoder(model)
+
+
+def _check_count(model: Classifies) -> None:
+    """Refuse a classifier whose `classes` are their names, say, and not how many there are."""
+    try:
+        operator.index(model.classes)
+    except TypeError as error:
+        raise InputError(
+            f"{type(model).__name__}.classes is a {type(model.classes).__name__}; expected a whole number, how many "
+            "classes its logits are of; an encoder has no such attribute"
+        ) from error
