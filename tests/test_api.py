@@ -1,5 +1,6 @@
 """Two functions for people with their own loop."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -198,6 +199,36 @@ def test_the_names_of_classes_do_not_say_how_many_logits_there_are() -> None:
     named.classes = ["a", "b", "c", "d"]
     with pytest.raises(InputError, match=r"Sequential.classes is a list; expected a whole number"):
         robustmetric.evaluate(named, *images_and_labels(), suite="autoattack")
+
+
+class Answers(nn.Module):
+    """A classifier, and what is made of its logits."""
+
+    classes = 4
+
+    def __init__(self, made: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.model, self.made = classifier(1), made
+
+    def forward(self, images: Tensor) -> object:
+        return self.made(self.model(images))
+
+
+@pytest.mark.parametrize("suite", ["transfer", "masking"])
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda z: z * float("nan"), "the model's logits hold NaN"),
+        (lambda z: z.softmax(dim=1), "the model returns probabilities"),
+        (lambda z: (z, z), "Answers returned a tuple"),
+        (lambda z: z @ torch.zeros(3, 4), "the model failed on inputs of shape"),
+    ],
+)
+def test_a_surrogate_that_nothing_can_be_climbed_on_is_refused(
+    suite: str, made: Callable[[Tensor], object], said: str
+) -> None:
+    with pytest.raises(InputError, match=f"the surrogate 'Answers' cannot be climbed on: {said}"):
+        robustmetric.evaluate(classifier(0), *images_and_labels(), suite, 0.1, surrogate=Answers(made))
 
 
 def test_a_surrogate_may_be_a_module_of_ones_own() -> None:
