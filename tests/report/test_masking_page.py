@@ -12,6 +12,8 @@ from robustmetric.report.masking import TITLES, checked, flags
 from robustmetric.report.masking_flag import MARK, attacked_at, faults, flag, masking_block, masking_record, note
 from robustmetric.report.page import write_page
 from robustmetric.report.runs import read_runs
+from robustmetric.report.tables import summaries
+from robustmetric.report.verdict import verdict
 
 SETTINGS = {"suite": "masking", "radius": 8 / 255, "weights": "abcd", "trial": "masking"}
 PLACE = {"radius": 0.031373, "images": 200}
@@ -103,6 +105,9 @@ def test_the_page_flags_a_masked_run_beside_its_numbers_and_no_other(make_run: M
     assert text.count(f"{MARK} masked: fails gradient_free") == 1
     assert "Is it real? fs at radius 8/255: masked" in text and "Is it real? at at radius 8/255: honest" in text
     assert "gradient_free is fail" in text
+    said = [verdict(summaries(read_runs(some))[0], read_runs(some)) for some in (paths, paths[1:])]
+    assert said[0][-1].startswith(f"{MARK} fs is masked: an attack was seen to be too weak")
+    assert not any(MARK in sentence for sentence in said[1])
 
 
 def test_a_page_without_diagnostics_says_nothing_of_them(make_run: MakeRun, tmp_path: Path) -> None:
