@@ -105,6 +105,8 @@ def test_the_page_flags_a_masked_run_beside_its_numbers_and_no_other(make_run: M
     assert text.count(f"{MARK} masked: fails gradient_free") == 1
     assert "Is it real? fs at radius 8/255: masked" in text and "Is it real? at at radius 8/255: honest" in text
     assert "gradient_free is fail" in text
+    # Under the name that the flag has, the check is found in the table.
+    assert f'{TITLES["gradient_free"]}<small class="name">gradient_free</small>' in text
     said = [verdict(summaries(read_runs(some))[0], read_runs(some)) for some in (paths, paths[1:])]
     assert said[0][-1].startswith(f"{MARK} fs is masked: an attack was seen to be too weak")
     assert not any(MARK in sentence for sentence in said[1])

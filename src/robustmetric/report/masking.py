@@ -37,6 +37,8 @@ FEW = 5
 class Check:
     """One line of the table, and its plot."""
 
+    name: str
+    """As flags, records and the documentation have it."""
     title: str
     verdict: str
     sign: str
@@ -89,7 +91,7 @@ def _check(record: Record, name: str) -> Check:
     title = TITLES.get(record.name, record.name)
     curve = record.context.get("curve")
     plot = None if curve is None else _plot(curve, name, title)
-    check = Check(title, word, SIGNS[word], str(record.context["said"]), plot)
+    check = Check(record.name, title, word, SIGNS[word], str(record.context["said"]), plot)
     losses = record.context.get(LOSSES)
     if losses is None or plot is None:
         return check
