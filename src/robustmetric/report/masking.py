@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from textwrap import fill
 from typing import Any
 
 from markupsafe import Markup
+from matplotlib.ticker import MaxNLocator
 
 from robustmetric.records import Record
 from robustmetric.report.loss_curves import LOSSES, losses_note, losses_plot
@@ -31,6 +33,8 @@ TITLES = {
 }
 FEW = 5
 """Lines that a plot tells apart; more are drawn alike."""
+WIDTH = 10
+"""Letters in a line of a bar's name."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +113,15 @@ def _plot(curve: Mapping[str, Any], name: str, title: str) -> Markup:
             shade = COLOURS[0] if several else colour(place)
             axes.plot(across, up, color=shade, linewidth=1 if several else 2, label=None if several else label)
     if all(len(across) == 1 for across, _ in lines.values()):
-        axes.set_xticks([across[0] for across, _ in lines.values()], list(lines), fontsize=9)
+        names = [fill(label, WIDTH, break_long_words=False) for label in lines]
+        axes.set_xticks([across[0] for across, _ in lines.values()], names, fontsize=9)
     elif not several and len(lines) > 1:
         axes.legend(frameon=False, fontsize=9)
     if curve.get("is_logarithmic"):
         axes.set_xscale("log")
+    if curve["across"] == "run":
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if "percent" in curve["up"]:
+        # Else two points between runs would look like a fall from top to bottom.
+        axes.set_ylim(-2, 102)
     return to_svg(figure, name, f"{title}: {', '.join(lines) if not several else f'{len(lines)} lines'}")
