@@ -48,7 +48,6 @@ def own_data(name: str, skip_unreadable: bool = False) -> tuple[Dataset, Transfo
     Every image of a folder is a query; nothing is held back for training. The view is a guess from the images' size.
     """
     dataset = own_source(name, skip_unreadable).load()
-    _check_classes(dataset, name)
     side = dataset.queries.inputs.shape[-1] if dataset.queries.inputs.dim() == 4 else 0
     return dataset, CentreCrop(224) if side == 256 else Identity()
 
@@ -64,8 +63,8 @@ def own_source(name: str, skip_unreadable: bool = False, where: str = "--data ")
     return _named_source(name, skip_unreadable, f"{where}{name}")
 
 
-def _check_classes(dataset: Dataset, name: str) -> None:
-    """Refuse data in which nothing can be searched for, before an attack is run on it."""
+def check_searchable(dataset: Dataset, name: str) -> None:
+    """Refuse data in which nothing can be searched for, before an attack on a search is run on it."""
     counts = (dataset.gallery or dataset.queries).labels.bincount()
     if why := unsearchable(counts[counts > 0].tolist(), has_gallery=dataset.gallery is not None):
         raise InputError(f"--data {name!r} has {why}")
