@@ -99,6 +99,14 @@ def test_bad_input_is_one_clear_line(function) -> None:  # type: ignore[no-untyp
         function(Means(), images, labels, suite="demo", radius=0.1, batch_size=0)
 
 
+@pytest.mark.parametrize("suite", ["demo", "masking"])
+def test_labels_by_which_no_search_can_be_right_or_wrong_are_refused(suite: str) -> None:
+    images, labels = images_and_labels()
+    for bad, message in ((labels * 0, "images of one class only"), (torch.arange(128), "one image of each class")):
+        with pytest.raises(InputError, match=f"the labels are of {message}"):
+            robustmetric.evaluate(Means(), images, bad, suite, 0.1)
+
+
 def test_an_unknown_attack_of_a_suite_is_named() -> None:
     with pytest.raises(InputError, match="'EX' is not an attack of suite 'demo'"):
         robustmetric.attack(Means(), *images_and_labels(), "EX", suite="demo")

@@ -21,7 +21,7 @@ from robustmetric.jobs import unpack
 from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.attacked import attack_batch
 from robustmetric.jobs.clustering import run_any_suite
-from robustmetric.jobs.own import unit
+from robustmetric.jobs.own import unit, unsearchable
 from robustmetric.jobs.suites import load_suite
 from robustmetric.jobs.surrogate import find_surrogate, named_surrogate, refuse_itself
 from robustmetric.jobs.workers import Workers, describe, full_precision
@@ -86,6 +86,9 @@ def evaluate(
     chosen = load_suite(suite, radius, surrogate=named_surrogate(surrogate))
     refuse_itself(chosen, unit(encoder))
     images, labels = _checked(images, labels, searched=not isinstance(encoder, Classifies))
+    sizes = labels.unique(return_counts=True)[1].tolist()
+    if not isinstance(encoder, Classifies) and (why := unsearchable(sizes, has_gallery=False)):
+        raise InputError(f"the labels are of {why}")
     device = _device(encoder, images)
     split = _split(images, labels, encoder)
     dataset = Dataset("tensors", train=split, queries=split)
