@@ -1,5 +1,6 @@
 """Two functions for people with their own loop."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,8 @@ def test_bad_input_is_one_clear_line(function) -> None:  # type: ignore[no-untyp
     images, labels = images_and_labels()
     for bad, message in [
         ((images, [0, 1, 2]), "128 images and 3 labels"),
-        ((images[:1], labels[:1]), "1 images cannot search one another"),
+        ((images[:1], labels[:1]), "one image has no other to search; expected at least 2"),
+        ((images[:0], labels[:0]), "no images were given; expected at least one"),
         ((images * float("nan"), labels), "NaN or infinity"),
         ((images * 255, labels), r"the images span \[.*\]; expected \[0, 1\]"),
         ((images - 1, labels), "normalise inside the encoder"),
@@ -95,6 +97,14 @@ def test_bad_input_is_one_clear_line(function) -> None:  # type: ignore[no-untyp
         function(Means(), images, labels, suite="dmeo")
     with pytest.raises(InputError, match="a batch of 0 images"):
         function(Means(), images, labels, suite="demo", radius=0.1, batch_size=0)
+
+
+@pytest.mark.parametrize("suite", ["demo", "masking"])
+def test_labels_by_which_no_search_can_be_right_or_wrong_are_refused(suite: str) -> None:
+    images, labels = images_and_labels()
+    for bad, message in ((labels * 0, "images of one class only"), (torch.arange(128), "one image of each class")):
+        with pytest.raises(InputError, match=f"the labels are of {message}"):
+            robustmetric.evaluate(Means(), images, bad, suite, 0.1)
 
 
 def test_an_unknown_attack_of_a_suite_is_named() -> None:
@@ -164,6 +174,69 @@ def classifier(seed: int, classes: int = 4) -> nn.Sequential:
     module = nn.Sequential(Means(), noise)
     module.classes = classes
     return module
+
+
+def test_a_classifier_may_be_asked_about_a_single_image() -> None:
+    one = [part[:1] for part in images_and_labels()]
+    clean, *moved = robustmetric.evaluate(classifier(0), *one, suite="autoattack", radius=0.4)
+    assert clean.scores["accuracy"] == 100 and moved[-1].scores["accuracy"] == 0
+    assert robustmetric.attack(classifier(0), *one, "Square", "autoattack", 0.1).shape == one[0].shape
+    with pytest.raises(InputError, match="no images were given"):
+        robustmetric.evaluate(classifier(0), one[0][:0], one[1][:0], suite="autoattack")
+
+
+def test_images_of_one_class_have_no_features_of_another_to_match(capsys: pytest.CaptureFixture[str]) -> None:
+    class Bare(nn.Module):
+        classes = 4
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.features, self.logits = Means(), classifier(0)[1]
+
+        def forward(self, images: Tensor) -> Tensor:
+            return self.logits(self.features(images))
+
+    images, labels = images_and_labels()
+    found = robustmetric.evaluate(Bare(), images[labels == 0][:2], labels[labels == 0][:2], "classification", 0.4)
+    assert "left out: Feature match, as the images are of one class" in capsys.readouterr().err
+    assert found[-1].name == "worst case" and found[-1].settings["left_out"] == ["Feature match"]
+
+
+def test_the_names_of_classes_do_not_say_how_many_logits_there_are() -> None:
+    named = classifier(0)
+    named.classes = ["a", "b", "c", "d"]
+    with pytest.raises(InputError, match=r"Sequential.classes is a list; expected a whole number"):
+        robustmetric.evaluate(named, *images_and_labels(), suite="autoattack")
+
+
+class Answers(nn.Module):
+    """A classifier, and what is made of its logits."""
+
+    classes = 4
+
+    def __init__(self, made: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.model, self.made = classifier(1), made
+
+    def forward(self, images: Tensor) -> object:
+        return self.made(self.model(images))
+
+
+@pytest.mark.parametrize("suite", ["transfer", "masking"])
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (lambda z: z * float("nan"), "the model's logits hold NaN"),
+        (lambda z: z.softmax(dim=1), "the model returns probabilities"),
+        (lambda z: (z, z), "Answers returned a tuple"),
+        (lambda z: z @ torch.zeros(3, 4), "the model failed on inputs of shape"),
+    ],
+)
+def test_a_surrogate_that_nothing_can_be_climbed_on_is_refused(
+    suite: str, made: Callable[[Tensor], object], said: str
+) -> None:
+    with pytest.raises(InputError, match=f"the surrogate 'Answers' cannot be climbed on: {said}"):
+        robustmetric.evaluate(classifier(0), *images_and_labels(), suite, 0.1, surrogate=Answers(made))
 
 
 def test_a_surrogate_may_be_a_module_of_ones_own() -> None:

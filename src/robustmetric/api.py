@@ -21,7 +21,7 @@ from robustmetric.jobs import unpack
 from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.attacked import attack_batch
 from robustmetric.jobs.clustering import run_any_suite
-from robustmetric.jobs.own import unit
+from robustmetric.jobs.own import unit, unsearchable
 from robustmetric.jobs.suites import load_suite
 from robustmetric.jobs.surrogate import find_surrogate, named_surrogate, refuse_itself
 from robustmetric.jobs.workers import Workers, describe, full_precision
@@ -85,7 +85,10 @@ def evaluate(
     _check_settings(suite, radius, seed=seed, batch_size=batch_size, queries=queries)
     chosen = load_suite(suite, radius, surrogate=named_surrogate(surrogate))
     refuse_itself(chosen, unit(encoder))
-    images, labels = _checked(images, labels)
+    images, labels = _checked(images, labels, searched=not isinstance(encoder, Classifies))
+    sizes = labels.unique(return_counts=True)[1].tolist()
+    if not isinstance(encoder, Classifies) and (why := unsearchable(sizes, has_gallery=False)):
+        raise InputError(f"the labels are of {why}")
     device = _device(encoder, images)
     split = _split(images, labels, encoder)
     dataset = Dataset("tensors", train=split, queries=split)
@@ -119,7 +122,7 @@ def attack(
     _check_settings(suite, radius, seed=seed, batch_size=batch_size)
     trial = _trial(name, suite, radius, named_surrogate(surrogate))
     refuse_itself(Suite(suite, [trial]), unit(encoder))
-    images, labels = _checked(images, labels)
+    images, labels = _checked(images, labels, searched=not isinstance(encoder, Classifies))
     split = _split(images, labels, encoder)
     dataset = Dataset("tensors", train=split, queries=split)
     arena = Arena.prepare(unit(encoder), dataset, Identity(), Workers(_device(encoder, images)), batch_size=batch_size)
@@ -157,8 +160,8 @@ def _check_settings(suite: Any, radius: Any, **whole: Any) -> None:
             raise InputError(f"{name} {value!r} is a {type(value).__name__}; expected a whole number")
 
 
-def _checked(images: Any, labels: Any) -> tuple[Tensor, Tensor]:
-    """Images and labels as tensors, or an error that says what is wrong with them."""
+def _checked(images: Any, labels: Any, *, searched: bool) -> tuple[Tensor, Tensor]:
+    """Images and labels as tensors, or an error that says what is wrong with them; a search needs two or more."""
     images, labels = _tensor(images, "images"), _tensor(labels, "labels")
     if labels.is_floating_point() or labels.dim() != 1:
         raise InputError(
@@ -174,8 +177,10 @@ def _checked(images: Any, labels: Any) -> tuple[Tensor, Tensor]:
         raise InputError("the images are bytes (uint8); expected numbers in [0, 1]: give images.float() / 255")
     if len(images) != len(labels):
         raise InputError(f"{len(images)} images and {len(labels)} labels were given; expected one label per image")
-    if len(images) < 2:
-        raise InputError(f"{len(images)} images cannot search one another; expected at least 2")
+    if not len(images):
+        raise InputError("no images were given; expected at least one")
+    if searched and len(images) < 2:
+        raise InputError("one image has no other to search; expected at least 2")
     low, high = images.aminmax()
     if not (torch.isfinite(low) and torch.isfinite(high)):
         raise InputError("the images hold NaN or infinity; expected numbers in [0, 1]")

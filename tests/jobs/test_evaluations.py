@@ -229,6 +229,13 @@ def test_a_command_keeps_the_radius_of_a_suite_that_climbs_on_another_run() -> N
     assert "--radius" not in commands({"name": "run"}, clean("transfer", 100), transferred("plain", 100))
 
 
+def test_a_command_tells_the_radius_of_a_suite_whose_file_is_elsewhere() -> None:
+    asked = "robustmetric evaluate runs/run mine --radius 0.1"
+    assert commands({"name": "run"}, clean("mine", 10000), [verdict("honest", 0.1, suite="mine")]) == asked
+    several = [verdict("honest", radius, suite="mine") for radius in (0.1, 0.2)]
+    assert commands({"name": "run"}, clean("mine", 10000), several) == "robustmetric evaluate runs/run mine"
+
+
 def test_the_command_names_the_run_that_masking_climbed_on_where_the_command_line_did(tmp_path: Path) -> None:
     named = verdict("honest", trial="masking from plain-seed0", surrogate_weights=["ffff"])
     row = read_row(run(tmp_path / "run", *USUAL, named))

@@ -31,6 +31,16 @@ def test_images_that_cannot_be_searched_are_refused_before_any_attack(
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_classifier_is_attacked_on_one_image_of_each_class(tmp_path: Path, command: Command) -> None:
+    photos(tmp_path / "photos", ["a/0.png", "b/1.png", "c/2.png", "d/3.png"])
+    layers = "torch.nn.AdaptiveAvgPool2d(4), torch.nn.Flatten(), torch.nn.Linear(48, 4)"
+    made = f"    net = torch.nn.Sequential({layers})\n    net.classes = 4\n    return net\n"
+    (tmp_path / "company.py").write_text(f"import torch\ndef build():\n{made}")
+    (tmp_path / "short.yaml").write_text("{base: local_search, engine: {rounds: 1}}")
+    done = command("evaluate", "company.build", "short.yaml", "--data", "photos")
+    assert done.code == 0 and "of 4 images" in done.err, done.err
+
+
 @pytest.mark.parametrize("name", ["company.py", "company.gone", "model.pt"])
 def test_a_model_that_cannot_be_found_says_how_ones_own_is_named(name: str, tmp_path: Path, command: Command) -> None:
     folder = photos(tmp_path / "photos", ["a/0.png", "a/1.png", "b/2.png"])

@@ -15,7 +15,7 @@ from torch import nn
 from commands import Command, environment
 from robustmetric.cli.app import starting
 from robustmetric.errors import InputError, nearest
-from robustmetric.jobs.answer import check_answer, check_logits
+from robustmetric.jobs.answer import check_answer, checked_logits
 from robustmetric.jobs.state import State
 from robustmetric.jobs.train import progress_note
 
@@ -186,7 +186,7 @@ def test_a_classifier_that_gives_no_logits_is_refused(forward: Callable[[torch.T
             return forward(images)
 
     with pytest.raises(InputError, match=message):
-        check_logits(Own(), torch.zeros(2, 1, 4, 4), 3)
+        checked_logits(Own(), torch.zeros(2, 1, 4, 4), 3)
 
 
 @pytest.mark.parametrize(

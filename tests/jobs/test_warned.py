@@ -257,6 +257,21 @@ def test_python_says_it_too_and_the_page_shows_it(
     assert "Warning, <b>" not in write_page([tmp_path / "run"], tmp_path / "page").read_text(), "of older weights"
 
 
+def test_clean_answers_no_better_than_chance_are_told_whatever_attacks(
+    suite: Suite, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test = Digits(closed=True).load().queries
+    images, labels = test.inputs[:30].float() / 255, test.labels[:30]
+    for moved, name in ((1, "transfer"), (9, "autoattack")):
+        surrogate = Rounded() if name == "transfer" else None
+        clean, *_ = robustmetric.evaluate(Means(), images, (labels + moved) % 10, name, 0.0, surrogate=surrogate)
+        (words,) = warnings(clean)
+        assert "of the first 30 images are named rightly without any attack, as by chance" in words
+        assert "labels in another order than the logits" in capsys.readouterr().err
+    clean, *_ = robustmetric.evaluate(Means(), images[:8], (labels[:8] + 1) % 10, "autoattack", 0.0)
+    assert not warnings(clean), "too few images to tell"
+
+
 def test_the_command_says_it_and_again_where_nothing_is_left_to_do(
     suite: Suite, tmp_path: Path, command: Command
 ) -> None:
@@ -265,7 +280,8 @@ def test_the_command_says_it_and_again_where_nothing_is_left_to_do(
     for done in (command(*words), command(*words)):
         assert done.code == 0, done.err
         told = [line for line in done.err.splitlines() if line.startswith("warning: ")]
-        assert len(told) == 2 and "where APGD-CE begins" in told[0] and "where APGD-T begins" in told[1]
+        assert len(told) == 3 and "named rightly without any attack, as by chance" in told[0]
+        assert "where APGD-CE begins" in told[1] and "where APGD-T begins" in told[2]
     assert "nothing to do" in done.err
     last = records.read(tmp_path / "out" / "results.jsonl")[-1]
     assert [f"warning: {one}" for one in warnings(last)] == told

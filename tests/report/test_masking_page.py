@@ -1,17 +1,23 @@
 """Masking verdicts: the table and plots on the page, the block of a ledger row, and the flag."""
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from markupsafe import Markup
+from matplotlib.figure import Figure
 from sample_runs import CONTEXT, MakeRun, clean, shift
 
 from robustmetric.records import Record
+from robustmetric.report import masking
 from robustmetric.report.masking import TITLES, checked, flags
 from robustmetric.report.masking_flag import MARK, attacked_at, faults, flag, masking_block, masking_record, note
 from robustmetric.report.page import write_page
 from robustmetric.report.runs import read_runs
+from robustmetric.report.tables import summaries
+from robustmetric.report.verdict import verdict
 
 SETTINGS = {"suite": "masking", "radius": 8 / 255, "weights": "abcd", "trial": "masking"}
 PLACE = {"radius": 0.031373, "images": 200}
@@ -103,6 +109,33 @@ def test_the_page_flags_a_masked_run_beside_its_numbers_and_no_other(make_run: M
     assert text.count(f"{MARK} masked: fails gradient_free") == 1
     assert "Is it real? fs at radius 8/255: masked" in text and "Is it real? at at radius 8/255: honest" in text
     assert "gradient_free is fail" in text
+    # Under the name that the flag has, the check is found in the table.
+    assert f'{TITLES["gradient_free"]}<small class="name">gradient_free</small>' in text
+    said = [verdict(summaries(read_runs(some))[0], read_runs(some)) for some in (paths, paths[1:])]
+    assert said[0][-1].startswith(f"{MARK} fs is masked: an attack was seen to be too weak")
+    assert not any(MARK in sentence for sentence in said[1])
+
+
+@pytest.mark.parametrize("curve", [BARS, {**LINES, "up": "right, percent"}])
+def test_percent_is_drawn_on_the_whole_scale(
+    curve: dict[str, Any], make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr(masking, "to_svg", lambda figure, *words: drawn.append(figure) or Markup(""))
+    checked(read_runs([make_run("fs", clean(90.0), check("steps", "pass", curve), honest())]))
+    assert drawn[0].axes[0].get_ylim() == (-2, 102)
+
+
+def test_the_names_of_bars_do_not_run_into_each_other(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr(masking, "to_svg", lambda figure, *words: drawn.append(figure) or Markup(""))
+    names = ["one run", "restarts", "and step sizes", "and losses", "and steps", "and transfer", "and Square"]
+    bars = {**BARS, "lines": {name: [[float(place)], [50.0]] for place, name in enumerate(names)}}
+    checked(read_runs([make_run("fs", clean(90.0), check("worst_case", "pass", bars), honest())]))
+    figure = drawn[0]
+    figure.draw_without_rendering()
+    boxes = [label.get_window_extent() for label in figure.axes[0].get_xticklabels()]
+    assert len(boxes) == 7 and all(one.x1 < other.x0 for one, other in pairwise(boxes))
 
 
 def test_a_page_without_diagnostics_says_nothing_of_them(make_run: MakeRun, tmp_path: Path) -> None:

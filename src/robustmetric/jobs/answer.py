@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from robustmetric.errors import InputError
@@ -38,12 +39,12 @@ def check_answer(model: nn.Module, shape: Sequence[int]) -> None:
         )
 
 
-def check_logits(model: nn.Module, inputs: Tensor, classes: int) -> None:
-    """Ask a classifier about some images before any is attacked: it must give as many logits as it says, for each."""
+def checked_logits(model: nn.Module, inputs: Tensor, classes: int) -> Float[Tensor, "batch classes"]:
+    """What a classifier says of some images before any is attacked: as many logits as it has classes, for each."""
     with frozen(model) as network, torch.no_grad(), answering(model, inputs):
         given: object = network(inputs)
     if isinstance(given, Tensor) and tuple(given.shape) == (len(inputs), classes):
-        return
+        return given
     found = f"shape {tuple(given.shape)}" if isinstance(given, Tensor) else f"a {type(given).__name__}"
     raise InputError(
         f"{type(model).__name__} returned {found} for {len(inputs)} inputs; expected a tensor of its logits, "

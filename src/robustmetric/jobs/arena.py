@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from robustmetric.data.base import Dataset, Split
 from robustmetric.data.protocols import Transform
 from robustmetric.errors import InputError, nearest
-from robustmetric.jobs.answer import answering, check_logits
+from robustmetric.jobs.answer import answering, checked_logits
 from robustmetric.jobs.feed import Feed
 from robustmetric.jobs.folder import fingerprint
 from robustmetric.jobs.progress import Bar, say
@@ -88,7 +88,7 @@ class Arena:
         if isinstance(model, Classifies):
             _check_classes(model.classes, dataset)
             with repeatable(workers.device, seed, 5):
-                check_logits(model, as_bytes(queries.batch(rows[:2], view)).inputs, model.classes)
+                checked_logits(model, as_bytes(queries.batch(rows[:2], view)).inputs, model.classes)
             arena_gallery = empty_gallery(model.classes, workers.device)
         else:
             with repeatable(workers.device, seed, 5):

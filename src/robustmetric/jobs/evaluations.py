@@ -135,13 +135,13 @@ def _place(facts: Mapping[str, Any]) -> str:
 
 
 def _radius(suite: str, own: Sequence[Record]) -> list[str]:
-    """The radius that was asked for: the one at which the suite itself attacks nothing."""
+    """The radius that was asked for: the one at which the suite itself attacks nothing, as far as we have the suite."""
     try:
         # Which run is climbed on is no matter to the radius.
         surrogate = "RUN" if asking_for_surrogate(suite) else None
         usual = [trial.engine.ball.radius for trial in load_suite(suite, surrogate=surrogate).trials]
-    except InputError:  # its file is elsewhere
-        return []
+    except InputError:
+        usual = []  # its file is elsewhere: what was asked for may as well be told
     found = {record.settings["radius"] for record in own if "radius" in record.settings}
     asked = [radius for radius in found if not any(math.isclose(radius, one, rel_tol=1e-3) for one in usual)]
     return ["--radius", show_radius(asked[0])] if len(asked) == 1 else []

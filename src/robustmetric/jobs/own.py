@@ -1,6 +1,7 @@
 """A model and data of one's own, from what a command names: `company.build`, `--data photos`, `--view identity`."""
 
 import inspect
+import operator
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
@@ -47,7 +48,6 @@ def own_data(name: str, skip_unreadable: bool = False) -> tuple[Dataset, Transfo
     Every image of a folder is a query; nothing is held back for training. The view is a guess from the images' size.
     """
     dataset = own_source(name, skip_unreadable).load()
-    _check_classes(dataset, name)
     side = dataset.queries.inputs.shape[-1] if dataset.queries.inputs.dim() == 4 else 0
     return dataset, CentreCrop(224) if side == 256 else Identity()
 
@@ -63,8 +63,8 @@ def own_source(name: str, skip_unreadable: bool = False, where: str = "--data ")
     return _named_source(name, skip_unreadable, f"{where}{name}")
 
 
-def _check_classes(dataset: Dataset, name: str) -> None:
-    """Refuse data in which nothing can be searched for, before an attack is run on it."""
+def check_searchable(dataset: Dataset, name: str) -> None:
+    """Refuse data in which nothing can be searched for, before an attack on a search is run on it."""
     counts = (dataset.gallery or dataset.queries).labels.bincount()
     if why := unsearchable(counts[counts > 0].tolist(), has_gallery=dataset.gallery is not None):
         raise InputError(f"--data {name!r} has {why}")
@@ -128,4 +128,17 @@ def _built(made: Any, name: str) -> nn.Module:
 
 def unit(model: nn.Module) -> nn.Module:
     """The model with unit-length embeddings; one of ours, or a classifier, is left with the lengths it gives."""
+    if isinstance(model, Classifies):
+        _check_count(model)
     return model if isinstance(model, Encoder | Ensemble | Mahalanobis | Classifies) else Encoder(model)
+
+
+def _check_count(model: Classifies) -> None:
+    """Refuse a classifier whose `classes` are their names, say, and not how many there are."""
+    try:
+        operator.index(model.classes)
+    except TypeError as error:
+        raise InputError(
+            f"{type(model).__name__}.classes is a {type(model.classes).__name__}; expected a whole number, how many "
+            "classes its logits are of; an encoder has no such attribute"
+        ) from error

@@ -7,16 +7,19 @@ from typing import Any
 from torch import nn
 
 from robustmetric.attacks.joint import WholeSet
+from robustmetric.attacks.margin import check_logits
 from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.attacks.transfer import AtHand, Source, Surrogate, Transfer, source_name
 from robustmetric.diagnose.masking import Masking
 from robustmetric.errors import InputError
 from robustmetric.jobs import assemble
-from robustmetric.jobs.arena import Arena, embed
+from robustmetric.jobs.answer import checked_logits
+from robustmetric.jobs.arena import Arena, as_bytes, embed
 from robustmetric.jobs.folder import RunFolder, fingerprint, state_fingerprint
 from robustmetric.jobs.own import is_own, own_model, unit
 from robustmetric.models.classifier import Classifies
 from robustmetric.models.encoder import Encoder
+from robustmetric.numerics.randomness import repeatable
 from robustmetric.types import Gallery
 
 MODULE = "surrogate_module"
@@ -62,9 +65,22 @@ def find_surrogate(trial: Trial, arena: Arena) -> Surrogate | None:
                 f"{arena.model.classes} classes; expected a run that was trained on the same data, or a module with "
                 f"classes = {arena.model.classes}"
             )
+        _check_answers(model, arena, _shown(trial.attack.surrogate))
         return Surrogate(model, arena.gallery)
     items = embed(model, arena.items, arena.view, arena.workers, arena.batch_size, seen=arena.seen)
     return Surrogate(model, Gallery(items, arena.gallery.labels))
+
+
+def _check_answers(model: nn.Module, arena: Arena, name: str) -> None:
+    """Refuse a classifier that nothing can be climbed on: what it left of the target would look like robustness."""
+    some = arena.rows[: arena.batch_size]
+    batch = as_bytes(arena.queries.batch(some, arena.view, index=arena.places[: arena.batch_size]))
+    try:
+        with repeatable(arena.workers.device, 0):
+            logits = checked_logits(model, batch.inputs, arena.gallery.embeddings.shape[1])
+        check_logits(logits, batch.labels)
+    except InputError as error:
+        raise InputError(f"the surrogate {name!r} cannot be climbed on: {error}") from error
 
 
 def load_surrogate(trial: Trial, arena: Arena) -> nn.Module | None:

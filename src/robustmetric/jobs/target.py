@@ -21,12 +21,13 @@ from robustmetric.jobs.clustering import check_search, is_clustering, run_any_su
 from robustmetric.jobs.ers import APART
 from robustmetric.jobs.folder import RunFolder, save_arrays, summarise
 from robustmetric.jobs.named import refuse_unknown, refuse_unknown_data, view_of
-from robustmetric.jobs.own import OWN_MODEL, is_own, own_data, own_model, skipping
+from robustmetric.jobs.own import OWN_MODEL, check_searchable, is_own, own_data, own_model, skipping
 from robustmetric.jobs.pictures import Pictures
 from robustmetric.jobs.progress import say, terms
 from robustmetric.jobs.suites import asking_for_surrogate, load_suite
 from robustmetric.jobs.surrogate import named_surrogate, refuse_itself
 from robustmetric.jobs.workers import Hardware, Workers, describe
+from robustmetric.models.classifier import Classifies
 from robustmetric.numerics.kmeans import Backend, check_backend
 from robustmetric.recipe import Spec
 from robustmetric.records import Record
@@ -192,8 +193,10 @@ def find_target(
         shown = assemble.load_view(spec, name) if "view" in spec else guessed
         spec = {**spec, "data": {"name": data}}
         home = home if path.is_dir() else home.with_name(f"{home.name}-{dataset.name}")
-    place = RunFolder(out or home)
-    return Target(load(), dataset, shown, place, spec, place.path.name, is_as_built=not mine and not path.is_dir())
+    place, model = RunFolder(out or home), load()
+    if data is not None and not isinstance(model, Classifies):
+        check_searchable(dataset, data)
+    return Target(model, dataset, shown, place, spec, place.path.name, is_as_built=not mine and not path.is_dir())
 
 
 Found = tuple[dict[str, Spec], Path, Callable[[], nn.Module]]

@@ -1,10 +1,12 @@
 """What the authors of AutoAttack warn of (Croce & Hein, ICML 2020; `flags_doc.md` of their package).
 
 Here: images without a gradient, answers that hang on autograd, gradients taken while a model answers, and what Square
-wins after gradients. Elsewhere: probabilities, a model without any gradient and too few classes for DLR are refused
-(`attacks/margin.py`, `perturb/gradient.py`), and of a model that draws at random `chance.py` tells.
+wins after gradients; and, which they do not, clean answers no better than chance. Elsewhere: probabilities, a model
+without any gradient and too few classes for DLR are refused (`attacks/margin.py`, `perturb/gradient.py`), and of a
+model that draws at random `chance.py` tells.
 """
 
+import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -20,7 +22,7 @@ from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.attacks.transfer import Transfer
 from robustmetric.attacks.vote import climbs_of
 from robustmetric.diagnose.randomised import one_draw
-from robustmetric.diagnose.thresholds import SWAYED
+from robustmetric.diagnose.thresholds import FEWEST, SWAYED
 from robustmetric.errors import InputError
 from robustmetric.jobs.arena import Arena, as_bytes
 from robustmetric.jobs.ers import PerQuery
@@ -48,16 +50,19 @@ FIRST = 2
 def warned_context(arena: Arena, suite: Suite, *, is_randomised: bool) -> dict[str, Any]:
     """What the context of a record must say of the model, found on the first batch; the first rank says it aloud.
 
-    Of classifiers that are to be climbed by APGD, AutoAttack's own engine. What cannot be asked is left to the trials,
-    which refuse it.
+    Of classifiers; where they are to be climbed by APGD, AutoAttack's own engine, what its authors warn of too. What
+    cannot be asked is left to the trials, which refuse it.
     """
-    trials = [trial for trial in suite.trials if _is_apgd(trial)]
-    if not arena.is_of_classes or not trials:
+    if not arena.is_of_classes:
         return {}
     rows = slice(arena.batch_size)
     batch = as_bytes(arena.queries.batch(arena.rows[rows], arena.view, index=arena.places[rows]))
-    found = [] if is_randomised else list(_by_autograd(arena, batch))
-    found += [*_dynamic(arena, batch), *_flat(arena, trials, batch)]
+    found = list(_by_chance(arena, batch))
+    trials = [trial for trial in suite.trials if _is_apgd(trial)]
+    if trials and not is_randomised:
+        found += _by_autograd(arena, batch)
+    if trials:
+        found += [*_dynamic(arena, batch), *_flat(arena, trials, batch)]
     for words in found if arena.workers.rank == 0 else []:
         say(f"warning: {words}")
     return {WARNED: found} if found else {}
@@ -94,6 +99,19 @@ def _is_apgd(trial: Trial) -> bool:
     """Whether APGD climbs the model itself, or the mean of its draws."""
     engine = trial.engine.engine if isinstance(trial.engine, Expectation) else trial.engine
     return isinstance(engine, APGD) and not isinstance(trial.attack, Transfer)
+
+
+def _by_chance(arena: Arena, batch: Batch) -> Iterator[str]:
+    """Whether no more clean images are named rightly than two standard deviations above chance."""
+    with frozen(arena.model, arena.seen) as network, one_draw(arena.workers.device, 0), torch.no_grad():
+        logits = network(batch.inputs)
+    count, right, share = len(logits), int((~is_wrong(logits, batch.labels)).sum()), 1 / logits.shape[1]
+    if count >= FEWEST and right <= count * share + 2 * math.sqrt(count * share * (1 - share)):
+        yield (
+            f"{right} of the first {count} images are named rightly without any attack, as by chance, so that what "
+            "attacks leave says nothing: look for labels in another order than the logits, and for pixels that the "
+            "model expects on another scale than [0, 1]"
+        )
 
 
 def _by_autograd(arena: Arena, batch: Batch) -> Iterator[str]:

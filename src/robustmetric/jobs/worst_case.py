@@ -50,8 +50,8 @@ def fitted(suite: Suite, arena: Arena) -> Suite:
     """The suite for the arena's model. What would fail or mislead later is refused here, before anything runs.
 
     That is: attacks on rankings for a classifier, and the reverse; turns or repeats of an attack that does not say who
-    is answered rightly; and turns in bfloat16. Features that the model does not show are not matched, and that is said;
-    they are refused where nothing else would be run.
+    is answered rightly; and turns in bfloat16. Features that the model does not show, or images of one class that have
+    no others to match, leave the attack on them out, which is said; they are refused where nothing else would be run.
     """
     if suite.survivors and arena.fast:
         raise InputError(
@@ -74,20 +74,27 @@ def fitted(suite: Suite, arena: Arena) -> Suite:
 
 
 def _without_features(suite: Suite, arena: Arena) -> Suite:
-    """The suite without the attacks that match features, for a model that shows none."""
+    """The suite without the attacks that match features, where there are none or none of another class."""
     matching = [trial.label for trial in suite.trials if isinstance(trial.attack, FeatureMatch)]
     rest = [trial for trial in suite.trials if trial.label not in matching]
     turns = {label for labels in suite.survivors.values() for label in labels}
     # A group that lacks one of its attacks would stand under a name that is not its own.
     is_needed = not rest or turns & set(matching)
-    if not matching or is_needed or not arena.is_of_classes or shows_features(arena.model, _one(arena).inputs):
+    if not matching or is_needed or not arena.is_of_classes or not (why := _unmatched(arena)):
         return suite
     if arena.workers.rank == 0:
-        say(
-            f"left out: {', '.join(matching)}, as {type(arena.model).__name__} does not show its features; a module "
-            "with features(x) and logits(features) has it run"
-        )
+        say(f"left out: {', '.join(matching)}, as {why}")
     return replace(suite, trials=rest, left_out=[*suite.left_out, *dict.fromkeys(matching)])
+
+
+def _unmatched(arena: Arena) -> str:
+    """Why features cannot be matched; "" where they can."""
+    if len(arena.queries.labels.unique()) < 2:
+        return "the images are of one class; features are matched with those of another"
+    if shows_features(arena.model, _one(arena).inputs):
+        return ""
+    shown = "a module with features(x) and logits(features) has it run"
+    return f"{type(arena.model).__name__} does not show its features; {shown}"
 
 
 def _one(arena: Arena) -> Batch:

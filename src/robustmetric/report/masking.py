@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from textwrap import fill
 from typing import Any
 
 from markupsafe import Markup
+from matplotlib.ticker import MaxNLocator
 
 from robustmetric.records import Record
 from robustmetric.report.loss_curves import LOSSES, losses_note, losses_plot
@@ -31,12 +33,16 @@ TITLES = {
 }
 FEW = 5
 """Lines that a plot tells apart; more are drawn alike."""
+WIDTH = 10
+"""Letters in a line of a bar's name."""
 
 
 @dataclass(frozen=True)
 class Check:
     """One line of the table, and its plot."""
 
+    name: str
+    """As flags, records and the documentation have it."""
     title: str
     verdict: str
     sign: str
@@ -89,7 +95,7 @@ def _check(record: Record, name: str) -> Check:
     title = TITLES.get(record.name, record.name)
     curve = record.context.get("curve")
     plot = None if curve is None else _plot(curve, name, title)
-    check = Check(title, word, SIGNS[word], str(record.context["said"]), plot)
+    check = Check(record.name, title, word, SIGNS[word], str(record.context["said"]), plot)
     losses = record.context.get(LOSSES)
     if losses is None or plot is None:
         return check
@@ -107,9 +113,15 @@ def _plot(curve: Mapping[str, Any], name: str, title: str) -> Markup:
             shade = COLOURS[0] if several else colour(place)
             axes.plot(across, up, color=shade, linewidth=1 if several else 2, label=None if several else label)
     if all(len(across) == 1 for across, _ in lines.values()):
-        axes.set_xticks([across[0] for across, _ in lines.values()], list(lines), fontsize=9)
+        names = [fill(label, WIDTH, break_long_words=False) for label in lines]
+        axes.set_xticks([across[0] for across, _ in lines.values()], names, fontsize=9)
     elif not several and len(lines) > 1:
         axes.legend(frameon=False, fontsize=9)
     if curve.get("is_logarithmic"):
         axes.set_xscale("log")
+    if curve["across"] == "run":
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if "percent" in curve["up"]:
+        # Else two points between runs would look like a fall from top to bottom.
+        axes.set_ylim(-2, 102)
     return to_svg(figure, name, f"{title}: {', '.join(lines) if not several else f'{len(lines)} lines'}")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from robustmetric.report.masking_flag import MARK, flag
 from robustmetric.report.runs import Run
 from robustmetric.report.scores import show
 from robustmetric.report.tables import Cell, Column, Summary
@@ -18,7 +19,12 @@ WORST = "worst case"
 
 
 def verdict(summary: Summary, runs: Sequence[Run]) -> list[str]:
-    """Sentences on one protocol: the worst case; the middle radius, the largest, and what a chosen image can gain."""
+    """Sentences on one protocol: the worst case; the middle radius, the largest, and what a chosen image can gain; and
+    of which runs all this may say too much."""
+    return [*_measured(summary, runs), *_masked(summary, runs)]
+
+
+def _measured(summary: Summary, runs: Sequence[Run]) -> list[str]:
     worst = _worst(summary, _order(summary, runs))
     variants = summary.variants()
     if not variants:
@@ -29,6 +35,18 @@ def verdict(summary: Summary, runs: Sequence[Run]) -> list[str]:
     order = _order(summary, runs)
     sentences = [_middle(summary, columns, order), _largest(summary, columns, order), _chosen_image(summary, order)]
     return [sentence for sentence in (*worst, *sentences) if sentence]
+
+
+def _masked(summary: Summary, runs: Sequence[Run]) -> list[str]:
+    """That a run which is measured here has failed a check: nobody should quote the sentences above without it."""
+    found = [run.label for run in runs if summary.rows.get(run.label) and flag(run.records)]
+    if not found:
+        return []
+    are = "is" if len(found) == 1 else "are"
+    return [
+        f"{MARK} {', '.join(found)} {are} masked: an attack was seen to be too weak (below: Is it real?), so that what "
+        "is left of these numbers under a better one may be less."
+    ]
 
 
 def advice(runs: Sequence[Run]) -> list[str]:
