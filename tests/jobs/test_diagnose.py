@@ -64,6 +64,8 @@ def test_a_classifier_is_diagnosed_by_command_and_not_again(command: Command, tm
     names = [record.name for record in found]
     assert names[-1] == "verdict" and len(names) == 14 and {"hard_label", "worst_case"} <= set(names)
     assert found[-1].context["checks"].keys() == set(names[:-1])
+    told, suite = found[-1].context["effort"], load_suite(str(tmp_path / "little.yaml")).trials[0].attack
+    assert told == suite.effort() and told["steps"] == max(suite.counts) and told["queries"] == suite.queries
     assert sum(found[-1].scores.values()) == 13 and found[-1].scores["not run"] == 1
     assert found[-1].context["checks"]["black_box"] == "not run"
     assert "run  black_box at 0.15: not run: no other model was named to transfer from" in first.err

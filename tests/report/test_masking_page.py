@@ -243,3 +243,15 @@ def test_a_block_says_when_its_attacks_searched_in_less_than_fp32(search: str) -
         assert faults({**sought, "search": other}) == [told]
     usual = masking_block([last("honest", {"steps": "pass"})])
     assert usual is not None and "search" not in usual
+
+
+def test_a_verdict_that_spent_less_takes_no_flag_away() -> None:
+    def spending(record: Record, **effort: int) -> Record:
+        return replace(record, context={**record.context, "effort": effort})
+
+    full, short = spending(failing(), restarts=5, queries=5000), spending(honest(300), restarts=5, queries=60)
+    assert masking_record([full, short]) == full and flag([full, short])
+    more = spending(honest(300), restarts=10, queries=5000)
+    assert masking_record([full, more]) == more, "it spent as much, on more images"
+    assert masking_record([spending(failing(), restarts=1, queries=60), short]) == short
+    assert masking_record([short]) == short and masking_record([failing(), short]) == short, "older ones do not say"

@@ -69,6 +69,11 @@ class Masking:
         told = [one for one in fields(self) if one.repr or vars(self)[one.name] != one.default]
         return f"Masking({', '.join(f'{one.name}={vars(self)[one.name]!r}' for one in told)})"
 
+    def effort(self) -> dict[str, int]:
+        """What the checks may spend at most: a verdict that cost less takes back none that cost more."""
+        names = ("restarts", "starts", "start_steps", "apgd_steps", "queries", "draws", "votes")
+        return {name: int(vars(self)[name]) for name in names} | {"steps": int(list(self.counts)[-1])}
+
     def choose(self, clean: Embeddings, batch: Batch, gallery: Gallery, generator: torch.Generator | None) -> Targets:
         return {}
 

@@ -32,7 +32,7 @@ from robustmetric.models.ensemble import Ensemble
 from robustmetric.numerics.randomness import generator
 from robustmetric.perturb.pgd import PGD
 from robustmetric.records import Record
-from robustmetric.report.masking_flag import ALL_WORDS
+from robustmetric.report.masking_flag import ALL_WORDS, EFFORT
 from robustmetric.types import Inputs
 
 KIND = "masking"
@@ -115,12 +115,13 @@ def _diagnose(
         found.append((record, ended.verdict))
         before = time.monotonic()
     words = {verdict.name: verdict.verdict for _, verdict in found}
+    spent = {EFFORT: trial.attack.effort()} if isinstance(trial.attack, Masking) else {}
     yield replace(
         last,
         scores={word: float(sum(said == word for said in words.values())) for word in ALL_WORDS},
         count=count,
         seconds=sum(record.seconds for record, _ in found),
-        context={**last.context, "verdict": overall([verdict for _, verdict in found]), "checks": words},
+        context={**last.context, **spent, "verdict": overall([verdict for _, verdict in found]), "checks": words},
     )
 
 

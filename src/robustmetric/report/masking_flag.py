@@ -21,6 +21,8 @@ VERDICTS = ("honest", "unclear", "masked")
 KEYS = ("verdict", "checks", "radius", "images")
 SEARCH = "search"
 """Also in the block where attacks did not search in fp32."""
+EFFORT = "effort"
+"""In the context of a verdict, what its checks might spend; older records do not say."""
 
 
 def masking_record(
@@ -29,7 +31,8 @@ def masking_record(
     """The verdict that counts on these weights at this radius (None: on any, at any); None without one.
 
     Those at a radius that was `attacked` at come first. Of these the one on most images; of as many a masked one, else
-    the newest: a rerun at a tiny radius, on few images or at less effort takes no flag away.
+    the newest. One that is not masked is left out where it spent less than a masked one: a rerun at a tiny radius, on
+    few images or at less effort takes no flag away.
     """
     made = [
         record
@@ -41,6 +44,8 @@ def masking_record(
     ]
     radii = list(attacked)
     made = [record for record in made if _is_among(record.settings["radius"], radii)] or made
+    masked = [record for record in made if record.context["verdict"] == "masked"]
+    made = [one for one in made if one in masked or not any(_spent_less(one, other) for other in masked)]
     # max keeps the first of equals: the newest, from the end.
     return max(reversed(made), key=lambda last: (last.count, last.context["verdict"] == "masked"), default=None)
 
@@ -107,6 +112,12 @@ def note(row: Mapping[str, Any]) -> str:
 def failed(block: Mapping[str, Any]) -> list[str]:
     """The checks that failed."""
     return [name for name, word in block["checks"].items() if word == "fail"]
+
+
+def _spent_less(one: Record, other: Record) -> bool:
+    """Whether the checks of one verdict might spend less on anything than those of another, as far as both say."""
+    mine, theirs = (record.context.get(EFFORT, {}) for record in (one, other))
+    return any(mine[name] < theirs[name] for name in mine.keys() & theirs.keys())
 
 
 def _newest(records: Iterable[Record]) -> str | None:
