@@ -2,11 +2,13 @@
 
 Here: images without a gradient, answers that hang on autograd, gradients taken while a model answers, and what Square
 wins after gradients. Elsewhere: probabilities, a model without any gradient and too few classes for DLR are refused
-(`attacks/margin.py`, `perturb/gradient.py`), and of a model that draws at random `chance.py` tells.
+(`attacks/margin.py`, `perturb/gradient.py`), and of a model that draws at random `chance.py` tells. Of retrieval: that
+all embeddings are alike.
 """
 
+import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import FrameType
 from typing import Any
@@ -18,6 +20,7 @@ from robustmetric.attacks.margin import is_wrong
 from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.attacks.transfer import Transfer
 from robustmetric.attacks.vote import climbs_of
+from robustmetric.diagnose.collapse import THRESHOLD, mean_cosine
 from robustmetric.diagnose.randomised import one_draw
 from robustmetric.diagnose.thresholds import SWAYED
 from robustmetric.errors import InputError
@@ -51,15 +54,15 @@ def warned_context(arena: Arena, suite: Suite, *, is_randomised: bool) -> dict[s
     which refuse it.
     """
     trials = [trial for trial in suite.trials if _is_apgd(trial)]
-    if not arena.is_of_classes or not trials:
+    if not arena.is_of_classes:
+        return _told(arena, list(_alike(arena)))
+    if not trials:
         return {}
     rows = slice(arena.batch_size)
     batch = as_bytes(arena.queries.batch(arena.rows[rows], arena.view, index=arena.places[rows]))
     found = [] if is_randomised else list(_by_autograd(arena, batch))
     found += [*_dynamic(arena, batch), *_flat(arena, trials, batch)]
-    for words in found if arena.workers.rank == 0 else []:
-        say(f"warning: {words}")
-    return {WARNED: found} if found else {}
+    return _told(arena, found)
 
 
 def warned_of_square(
@@ -93,6 +96,25 @@ def _is_apgd(trial: Trial) -> bool:
     """Whether APGD climbs the model itself, or the mean of its draws."""
     engine = trial.engine.engine if isinstance(trial.engine, Expectation) else trial.engine
     return isinstance(engine, APGD) and not isinstance(trial.attack, Transfer)
+
+
+def _told(arena: Arena, found: Sequence[str]) -> dict[str, Any]:
+    """Warnings said aloud by the first rank, as the context of a record has them."""
+    for words in found if arena.workers.rank == 0 else []:
+        say(f"warning: {words}")
+    return {WARNED: list(found)} if found else {}
+
+
+def _alike(arena: Arena) -> Iterator[str]:
+    """Whether images cannot be told apart, of which an attack that moves nothing would speak well."""
+    z = arena.gallery.embeddings
+    cosine = float(mean_cosine(z))
+    if cosine > THRESHOLD or bool((z == z[:1]).all()):
+        seen = "are equal" if math.isnan(cosine) else f"have a mean cosine of {cosine:.4f}"
+        yield (
+            f"the embeddings of all images {seen}: the model hardly tells them apart, and that an attack moves "
+            "little says nothing; look at its weights, and at its pixels, which come in [0, 1]"
+        )
 
 
 def _by_autograd(arena: Arena, batch: Batch) -> Iterator[str]:
