@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -167,7 +168,7 @@ def test_a_manifest_without_labels_is_refused(command: Command, tmp_path: Path) 
 def test_a_table_with_a_hole_is_refused(value: str, command: Command, tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text(f"a,b,label\n1,2,x\n1,{value},y\n1,3,x\n1,2,y\n")
     own = on_pictures(tmp_path / "own.yaml", "{name: tabular, file: table.csv}")
-    assert "holds a value that is not finite" in command("train", own).error
+    assert f"column 'b': {value!r} is not finite" in command("train", own).error
 
 
 def test_ctrl_c_in_an_evaluation_says_that_nothing_is_lost(
@@ -190,3 +191,11 @@ def test_a_report_is_made_of_run_folders(trained: Path, command: Command, tmp_pa
     commit = json.loads((trained / "run.json").read_text())["commit"]
     assert f"<dt>trained at commit</dt><dd>{commit}</dd>" in page
     assert "nowhere" in command("report", "nowhere").error
+
+
+def test_a_warning_is_one_line_without_its_place_in_the_source(
+    command: Command, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    monkeypatch.setattr("robustmetric.jobs.demo.demo", lambda out: warnings.warn("few rows\n here", stacklevel=1))
+    monkeypatch.setattr("warnings.filters", [])
+    assert command("demo").err == "warning: few rows here\n"

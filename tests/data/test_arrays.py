@@ -195,7 +195,8 @@ def test_a_csv_has_one_column_of_labels(tmp_path: Path) -> None:
         ("label,x\na,1\n,2\n", "row 2: no label in column 'label'"),
         ("label;x\na;1\nb;2\n", "cells are separated by ';'; expected commas"),
         (",label,x\n0,a,1\n1,b,2\n", r"column 1 has no name; .*index=False"),
-        ("label,x\n" + "a,1\nb,2\n" * 9 + "b,nan\na,3\n", r"row 19 holds a value that is not finite \(1 such rows\)"),
+        ("label,x\n" + "a,1\nb,2\n" * 9 + "b,nan\na,3\n", "row 19, column 'x': 'nan' is not finite; fill it"),
+        ("1.5,0,2\n3,1,4\n", r"t\.csv: the first row holds numbers alone; expected the names of the columns"),
         ("", "has no label column"),
         ("label,x\na,1\n", "cannot be cut"),
     ],
@@ -246,6 +247,12 @@ def test_bad_tables_are_said(tmp_path: Path) -> None:
     broken = np.array([[0.0], [np.nan]])
     with pytest.raises(InputError, match="row 2 of x_test holds a value that is not finite"):
         Tabular(table(tmp_path / "t.npz", x_train=broken[:1], y_train=y[:1], x_test=broken, y_test=y[:2])).load()
+
+
+def test_a_table_that_is_in_neither_folder_names_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROBUSTMETRIC_DATA", str(tmp_path))
+    with pytest.raises(InputError, match=rf"^mine\.csv is neither in this folder nor in {tmp_path}; expected"):
+        Tabular("mine.csv").load()
 
 
 def test_a_table_that_is_not_there_is_named_where_no_data_folder_is(

@@ -8,7 +8,7 @@ from PIL import Image
 
 from conftest import Paint
 from robustmetric.data import cache as cache_module
-from robustmetric.data.cache import Cache, cache_folder, decode
+from robustmetric.data.cache import Cache, cache_folder, decode, opaque
 from robustmetric.data.files import FolderTree
 from robustmetric.errors import InputError
 
@@ -44,6 +44,29 @@ def test_every_colour_mode_becomes_three_channels(tmp_path: Path, mode: str) -> 
     pixels, _ = decode(file.read_bytes(), 5)
     assert pixels.shape == (3, 5, 5)
     assert pixels.min() > 250
+
+
+@pytest.mark.parametrize("suffix", ["png", "tiff", "pgm"])
+def test_sixteen_bits_of_grey_keep_their_high_byte(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"scan.{suffix}"
+    # 0x1234 and 0xABCD: 18 and 171 of 255.
+    Image.fromarray(np.array([[0x1234, 0xABCD]], np.uint16)).save(file)
+    assert np.asarray(opaque(file.read_bytes())).tolist() == [[[18] * 3, [171] * 3]]
+
+
+def test_grey_values_of_no_known_range_are_refused(tmp_path: Path) -> None:
+    Image.fromarray(np.array([[0.25, 1000.0]], np.float32)).save(tmp_path / "depth.tiff")
+    with pytest.raises(ValueError, match="no known range"):
+        opaque((tmp_path / "depth.tiff").read_bytes())
+
+
+def test_an_image_of_too_many_pixels_is_told_from_a_damaged_one(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 30)  # an error from twice as many on: the images have 72
+    tree = FolderTree(images)
+    with pytest.raises(InputError, match=r"0\.png has more pixels than Pillow decodes; replace it"):
+        Cache(tmp_path / "cache", 8).load(tree, tree.names[:1], "toy")
 
 
 def test_the_second_load_decodes_nothing(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -319,6 +319,8 @@ def test_an_encoders_retrieval_is_certified_and_resumed(trained: Path, command: 
     assert set(mean["scores"]) == {"R@1@0", "R@1@0.05", "mean radius"}
     assert "did you mean 'vote'" in command(*words, "--search", "vot").error
     assert "changes a recipe with a learner" in command("certify", trained, "learner.max_iter=3").error
+    misspelt = command("certify", "tabular/digit-arml", "learner.max_iter=3")
+    assert "'tabular/digit-arml' is no file and no recipe we ship; did you mean" in misspelt.error
     assert "are no list of distances" in command(*words, "--radius", "-1").error
     assert "are no list of distances" in command(*words, "--radius", "nan").error
     other = command("certify", "tabular/digits-euclidean", "-o", "table", *FEW)

@@ -69,6 +69,13 @@ def test_a_value_that_is_not_finite_must_be_mended(tmp_path: Path) -> None:
     assert kinds(report)["cells"][0].startswith("row 4 holds a value that is not finite (1 such rows)")
 
 
+def test_a_column_of_row_numbers_is_looked_at(tmp_path: Path) -> None:
+    lines = [f"{i},{i * 7 % 5},{'ab'[i % 2]}" for i in range(1, 41)]
+    (tmp_path / "mine.csv").write_text("\n".join(["id,width,label", *lines]))
+    report = check(str(tmp_path / "mine.csv"))
+    assert report.is_usable and kinds(report)["row_numbers"] == ("feature 1 (id)",)
+
+
 def test_rows_that_disagree_are_named_by_their_place(tmp_path: Path) -> None:
     x_train = np.array([[0.0, 1], [2, 3], [4, 5], [4, 5]])
     x_test = np.array([[0.0, 1], [2, 3], [9, 9]])

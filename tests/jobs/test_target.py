@@ -184,6 +184,9 @@ def test_a_recipe_is_evaluated_as_built(suite: Path, command: Command, tmp_path:
     done = command("evaluate", "digits/plain", suite, "--queries", 20)
     assert done.code == 0 and "as its recipe builds it, not trained" in done.err
     assert (tmp_path / "runs" / "evaluate-digits-plain" / "recipe.yaml").is_file()
+    (tmp_path / "own.yaml").write_text("{model: {name: torch.nn.Flatten}, data: {name: digits}}")
+    own = command("evaluate", "own.yaml", suite, "--queries", 20)
+    assert own.code == 0 and "not trained" not in own.err, "nobody knows what was trained elsewhere"
     assert "not trained" not in command("evaluate", "runs/evaluate-digits-plain", suite, "--queries", 20).err
     assert command("report", "runs/evaluate-digits-plain").code == 0
     page = (tmp_path / "report" / "index.html").read_text()

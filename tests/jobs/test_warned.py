@@ -37,6 +37,11 @@ attacks:
 """
 
 
+SHIFT = """
+engine: {name: pgd, ball: {name: ball, radius: 0.1}, steps: 2, step_size: 0.1}
+attacks: {ES: {attack: {name: embedding_shift}}}
+"""
+
 # Class 0 for every image, by steps that no gradient passes.
 OWN = """
 import torch
@@ -299,3 +304,24 @@ def test_the_page_says_that_a_model_draws_at_random(suite: Suite, tmp_path: Path
 def test_climbs_by_pgd_alone_ask_nothing(suite: Suite) -> None:
     pgd = replace(suite.trials[0], engine=PGD(suite.trials[0].engine.ball, 1, 0.1))
     assert not warned_context(prepared(Rounded(), limit=4), Suite("s", [pgd]), is_randomised=False)
+
+
+@pytest.mark.parametrize("name", ["Bytes", "Nothing"])
+def test_embeddings_that_are_all_alike_are_told(name: str, command: Command, tmp_path: Path) -> None:
+    suite = tmp_path / "shift.yaml"
+    suite.write_text(SHIFT)
+    # Subtracting the mean of bytes from pixels in [0, 1] leaves one direction; no attack seems to move it.
+    (tmp_path / "alike.py").write_text(
+        "from torch import nn\nfrom torch.nn.functional import normalize\n"
+        "class Bytes(nn.Module):\n    def forward(self, x): return normalize(x.flatten(1) - 128, dim=1)\n"
+        "class Nothing(nn.Module):\n    def forward(self, x): return 0 * x.flatten(1)\n"
+    )
+    done = command("evaluate", f"alike.{name}", suite, "--data", "digits", "--queries", 10, "-o", "run")
+    assert done.code == 0, done.err
+    expected = (
+        "warning: the embeddings of all images " + {"Bytes": "have a mean cosine of", "Nothing": "are equal"}[name]
+    )
+    assert expected in done.err
+    assert len(records.read(tmp_path / "run" / "results.jsonl")[0].context["warnings"]) == 1
+    told = command("evaluate", "torch.nn.Flatten", suite, "--data", "digits", "--queries", 10, "-o", "other")
+    assert told.code == 0 and "hardly tells them apart" not in told.err

@@ -40,6 +40,27 @@ def test_one_run_speaks_for_itself(make_run: MakeRun):
     ]
 
 
+def test_the_strongest_attack_at_the_radius_speaks_for_each_run(make_run: MakeRun):
+    plain = make_run("plain", clean(90.0), shift(30.0, 0.1), candidate("GTM", 10.0), candidate("LTM", 20.0))
+    est = make_run("est", clean(80.0), shift(50.0, 0.1), candidate("GTM", 60.0))
+    assert said(plain) == [
+        "At radius 0.1, under the strongest of ES, LTM and GTM, on 896 queries, the R@1 of plain falls from 90.0 to "
+        "10.0."
+    ]
+    # LTM does not count, for est has not met it.
+    assert said(plain, est)[0].startswith(
+        "At radius 0.1, under the stronger of ES and GTM, on 896 queries, the R@1 of plain falls from 90.0 to 10.0; "
+        "est keeps 50.0 of its 80.0."
+    )
+
+
+def test_an_attack_that_one_run_has_not_met_speaks_for_none(make_run: MakeRun):
+    plain = make_run("plain", clean(90.0), shift(30.0, 0.1), candidate("GTM", 10.0))
+    assert said(plain, make_run("est", clean(80.0), shift(50.0, 0.1)))[0] == (
+        "At radius 0.1, under ES, on 896 queries, the R@1 of plain falls from 90.0 to 30.0; est keeps 50.0 of its 80.0."
+    )
+
+
 def test_a_model_that_does_not_fall_is_said_to_stay(make_run: MakeRun):
     assert "mine stays at R@1 90.0 (clean 90.0)" in said(make_run("mine", clean(90.0), shift(90.0, 0.1)))[0]
 

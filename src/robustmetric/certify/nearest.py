@@ -51,7 +51,8 @@ class KNearest:
         """Refuse fewer rows than neighbours."""
         if self.neighbours > count:
             raise InputError(
-                f"neighbours={self.neighbours} cannot vote among {count} rows; expected at most as many neighbours"
+                f"neighbours={self.neighbours} cannot vote among {count} rows; expected at most {count}, in the "
+                "recipe's certificates; --method exact asks the nearest alone"
             )
 
     def fit(self, metric: Any, x: Any, y: Any, device: str = "cpu") -> RobustKNN:

@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, NoReturn
@@ -80,6 +81,11 @@ def is_out_of_memory(error: Exception) -> bool:
     return torch is not None and (isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error))
 
 
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    """A warning as it is told on standard error: without the place in the source."""
+    print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+
 def _leave(words: str) -> NoReturn:
     print(f"error: {' '.join(words.split())}", file=sys.stderr)
     sys.exit(2)
@@ -91,7 +97,10 @@ def main() -> None:
         # A console script has its own folder on the path, not the one where my_lab/encoders.py lies.
         if os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())
-        sys.exit(app(standalone_mode=False))  # so that usage errors come here; an exit code that was raised is returned
+        with warnings.catch_warnings():
+            warnings.showwarning = warnings.showwarning if "--debug" in sys.argv else _warn
+            # So that usage errors come here; an exit code that was raised is returned.
+            sys.exit(app(standalone_mode=False))
     except USAGE_ERROR as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # the help has been shown
             sys.exit(2)

@@ -251,6 +251,9 @@ def _refuse_of_encoders(target: str, given: Mapping[str, object]) -> None:
 
 def _refuse_of_learners(target: str, overrides: list[str] | None, method: str | None, attack: str | None) -> None:
     """What an encoder's certificate has no use for."""
+    from robustmetric.jobs.target import refuse_unknown_target
+
+    refuse_unknown_target(target)
     if overrides:
         raise InputError(f"{overrides[0]!r} changes a recipe with a learner, which {target!r} is not")
     if method not in (None, "smoothing"):

@@ -28,8 +28,8 @@ from torch import Tensor
 from robustmetric.data.files import Tree
 from robustmetric.errors import InputError
 
-LAYOUT = "1"
-"""Part of every key: a change of layout or of resizing makes old files unknown."""
+LAYOUT = "2"
+"""Part of every key: a change of layout, decoding or resizing makes old files unknown."""
 PATIENCE = 3.0
 """Seconds of decoding before a progress bar appears."""
 DAMAGE = (
@@ -145,7 +145,8 @@ class Cache:
                 images[row], sizes[row] = decode(tree.read(names[row]), self.size)
             except DAMAGE as error:
                 if not self.skip_unreadable:
-                    raise InputError(_unreadable(names[row])) from error
+                    is_huge = isinstance(error, Image.DecompressionBombError)
+                    raise InputError(_unreadable(names[row], is_huge)) from error
 
         # Pillow lets go of the interpreter lock while it decodes and resizes.
         pool = ThreadPoolExecutor(os.cpu_count() or 1)
@@ -169,8 +170,17 @@ def decode(content: bytes, size: int) -> tuple[npt.NDArray[np.uint8], tuple[int,
 def opaque(content: bytes) -> Image.Image:
     """An image file in RGB, at its own size."""
     with Image.open(BytesIO(content)) as image:
+        if image.mode[0] in "IF":
+            return _in_bytes(image).convert("RGB")
         # Pillow warns of palettes with transparency unless the alpha is made explicit first.
         return (image.convert("RGBA") if image.mode in ("P", "PA") else image).convert("RGB")
+
+
+def _in_bytes(image: Image.Image) -> Image.Image:
+    """16-bit grey by its high byte, as Pillow reads 16-bit colour; `convert` would cut it at 255 and leave it white."""
+    if not image.mode.startswith("I;16") and image.format not in ("PNG", "PPM"):
+        raise ValueError(f"grey values of no known range (mode {image.mode}); expected 8 or 16 bits")
+    return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
 
 
 def cache_folder(given: str | None, home: Path) -> Path:
@@ -207,9 +217,10 @@ def _is_writable(folder: Path) -> bool:
         return False
 
 
-def _unreadable(name: str) -> str:
+def _unreadable(name: str, is_huge: bool = False) -> str:
+    why = "has more pixels than Pillow decodes" if is_huge else "cannot be read as an image"
     return (
-        f"{name} cannot be read as an image; replace it, or leave such files out with --skip-unreadable "
+        f"{name} {why}; replace it, or leave such files out with --skip-unreadable "
         "(in a recipe, data: {skip_unreadable: true}); `robustmetric data check` names them all"
     )
 

@@ -1,6 +1,7 @@
 """Tables: feature rows with a label, from .npz or .csv; the same classes in both splits, as k-NN is used."""
 
 import csv
+import math
 import os
 import zipfile
 import zlib
@@ -91,6 +92,8 @@ class Tabular:
         """The file as named, or as named under the data folder."""
         path = data_root(self.file)
         if not path.is_file():
+            if path != Path(self.file).expanduser():
+                raise InputError(f"{self.file} is neither in this folder nor in {data_root(None)}; {EXPECTED}")
             is_elsewhere = path.is_absolute() or os.environ.get(VARIABLE)
             unset = "" if is_elsewhere else f" ({VARIABLE}, where data sets lie, is not set)"
             raise InputError(f"{path} does not exist{unset}; {EXPECTED}")
@@ -181,6 +184,11 @@ def _check_header(header: Sequence[str], label: str, path: Path) -> None:
     """Refuse a table without its column of labels, or with one that nobody named."""
     if len(header) == 1 and (other := next((sign for sign in ";\t|" if sign in header[0]), None)):
         raise InputError(f"{path}: cells are separated by {other!r}; expected commas")
+    if header and label not in header and not any(map(_fault, header)):
+        raise InputError(
+            f"{path}: the first row holds numbers alone; expected the names of the columns above them, and that of the "
+            "labels as data.label=COLUMN"
+        )
     if label not in header:
         raise InputError(f"{path} has no label column {label!r}{nearest(label, header)}; name it by data.label=COLUMN")
     if "" in header:
@@ -193,11 +201,10 @@ def _check_header(header: Sequence[str], label: str, path: Path) -> None:
 def _fault(cell: str) -> str:
     """Why a cell is no number; "" where it is one."""
     try:
-        float(cell)
+        return "" if math.isfinite(float(cell)) else f"{cell.strip()!r} is not finite; fill it or drop the row"
     except ValueError:
         words = f"{cell!r} is not a number; write it as one, or drop the column"
         return words if cell.strip() else "no value; fill it or drop the row"
-    return ""
 
 
 def _finite(x: npt.NDArray[np.generic], path: Path, name: str) -> Values:

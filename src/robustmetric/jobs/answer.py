@@ -23,7 +23,8 @@ def answering(model: nn.Module, inputs: Tensor) -> Iterator[None]:
         hint = f" (its weights are {', '.join(others)}: give model.float())" if others else ""
         raise InputError(
             f"the model failed on inputs of shape {tuple(inputs.shape)}, {inputs.dtype}: "
-            f"{' '.join(str(error).split())}{hint}; expected one that takes such a batch"
+            f"{' '.join(str(error).split())}{hint}; expected one that takes such a batch "
+            "(`robustmetric evaluate --view` gives another size)"
         ) from error
 
 

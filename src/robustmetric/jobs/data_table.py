@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from robustmetric import recipe
 from robustmetric.catalogue import NAMES
@@ -20,6 +20,9 @@ from robustmetric.jobs.own_table import called, of_units, own_table
 from robustmetric.jobs.progress import waiting
 from robustmetric.overrides import override
 from robustmetric.recipe import Spec
+
+ROWS = 10
+"""Of fewer rows there is no saying whether a column numbers them."""
 
 
 def check_table(file: str, settings: Sequence[str], *, skip_unreadable: bool) -> Report:
@@ -107,5 +110,16 @@ def _of_columns(
     """Columns that tell nothing, and those that leave others no say."""
     if constant := tuple(called(i, names) for i in np.flatnonzero(np.ptp(x, axis=0) == 0).tolist()):
         yield Finding("constant", "look", "columns with one value in all rows of train", constant, "they tell nothing")
+    if numbers := tuple(called(i, names) for i in np.flatnonzero(_counts(x)).tolist()):
+        advice = "a row's number counts as a feature: drop it"
+        yield Finding(
+            "row_numbers", "look", "columns that only rise, in whole numbers, from row to row", numbers, advice
+        )
     if said := of_units(x, spec, names):
         yield Finding("units", "look", said)
+
+
+def _counts(x: Float[np.ndarray, "rows features"]) -> Bool[np.ndarray, " features"]:
+    """Which columns only rise, in whole numbers, as row numbers do."""
+    is_whole, rises = (x == np.floor(x)).all(axis=0), (np.diff(x, axis=0) > 0).all(axis=0)
+    return is_whole & rises & (len(x) >= ROWS)

@@ -196,7 +196,9 @@ def find_target(
     place, model = RunFolder(out or home), load()
     if data is not None and not isinstance(model, Classifies):
         check_searchable(dataset, data)
-    return Target(model, dataset, shown, place, spec, place.path.name, is_as_built=not mine and not path.is_dir())
+    # A model of one's own, which has a dot in its name, may have been trained before.
+    is_as_built = not path.is_dir() and "." not in str(spec["model"]["name"])
+    return Target(model, dataset, shown, place, spec, place.path.name, is_as_built=is_as_built)
 
 
 Found = tuple[dict[str, Spec], Path, Callable[[], nn.Module]]
@@ -224,6 +226,13 @@ def _of_recipe(name: str, data: str | None) -> Found:
     if path.is_dir():
         return spec, path, lambda: assemble.load_run(path)[0]
     return spec, Path("runs") / f"evaluate-{assemble.title(where)}", lambda: assemble.load_model(spec, where)
+
+
+def refuse_unknown_target(name: str) -> None:
+    """Refuse what is no run folder, no recipe and no model of one's own, by the nearest name there is."""
+    if not Path(name).is_dir() and not is_own(name):
+        _refuse_missing_run(name)
+        recipe.locate(name)
 
 
 def _refuse_missing_run(name: str) -> None:

@@ -1,14 +1,14 @@
 """What the authors of AutoAttack warn of (Croce & Hein, ICML 2020; `flags_doc.md` of their package).
 
 Here: images without a gradient, answers that hang on autograd, gradients taken while a model answers, and what Square
-wins after gradients; and, which they do not, clean answers no better than chance. Elsewhere: probabilities, a model
-without any gradient and too few classes for DLR are refused (`attacks/margin.py`, `perturb/gradient.py`), and of a
-model that draws at random `chance.py` tells.
+wins after gradients. Elsewhere: probabilities, a model without any gradient and too few classes for DLR are refused
+(`attacks/margin.py`, `perturb/gradient.py`), and of a model that draws at random `chance.py` tells. They do not warn of
+clean answers no better than chance, and of embeddings that are all alike; we do.
 """
 
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import FrameType
 from typing import Any
@@ -21,6 +21,7 @@ from robustmetric.attacks.margin import WON, is_wrong
 from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.attacks.transfer import Transfer
 from robustmetric.attacks.vote import climbs_of
+from robustmetric.diagnose.collapse import THRESHOLD, mean_cosine
 from robustmetric.diagnose.randomised import one_draw
 from robustmetric.diagnose.thresholds import FEWEST, SWAYED
 from robustmetric.errors import InputError
@@ -40,6 +41,8 @@ from robustmetric.report.verdict import WORST
 from robustmetric.report.warned import WARNED
 from robustmetric.types import Batch, Embed, Inputs
 
+ENOUGH = 10_000
+"""Embeddings, spread over all, that tell whether they are alike: a double of each of a million is not held."""
 WON_BY_SQUARE = 0.2
 """Percent of the images, as in the package: more than that is told."""
 FIRST = 2
@@ -54,7 +57,7 @@ def warned_context(arena: Arena, suite: Suite, *, is_randomised: bool) -> dict[s
     cannot be asked is left to the trials, which refuse it.
     """
     if not arena.is_of_classes:
-        return {}
+        return _told(arena, list(_alike(arena)))
     rows = slice(arena.batch_size)
     batch = as_bytes(arena.queries.batch(arena.rows[rows], arena.view, index=arena.places[rows]))
     found = list(_by_chance(arena, batch))
@@ -63,9 +66,7 @@ def warned_context(arena: Arena, suite: Suite, *, is_randomised: bool) -> dict[s
         found += _by_autograd(arena, batch)
     if trials:
         found += [*_dynamic(arena, batch), *_flat(arena, trials, batch)]
-    for words in found if arena.workers.rank == 0 else []:
-        say(f"warning: {words}")
-    return {WARNED: found} if found else {}
+    return _told(arena, found)
 
 
 def warned_of_square(
@@ -101,6 +102,13 @@ def _is_apgd(trial: Trial) -> bool:
     return isinstance(engine, APGD) and not isinstance(trial.attack, Transfer)
 
 
+def _told(arena: Arena, found: Sequence[str]) -> dict[str, Any]:
+    """Warnings said aloud by the first rank, as the context of a record has them."""
+    for words in found if arena.workers.rank == 0 else []:
+        say(f"warning: {words}")
+    return {WARNED: list(found)} if found else {}
+
+
 def _by_chance(arena: Arena, batch: Batch) -> Iterator[str]:
     """Whether no more clean images are named rightly than two standard deviations above chance."""
     with frozen(arena.model, arena.seen) as network, one_draw(arena.workers.device, 0), torch.no_grad():
@@ -111,6 +119,19 @@ def _by_chance(arena: Arena, batch: Batch) -> Iterator[str]:
             f"{right} of the first {count} images are named rightly without any attack, as by chance, so that what "
             "attacks leave says nothing: look for labels in another order than the logits, and for pixels that the "
             "model expects on another scale than [0, 1]"
+        )
+
+
+def _alike(arena: Arena) -> Iterator[str]:
+    """Whether images cannot be told apart, of which an attack that moves nothing would speak well."""
+    z = arena.gallery.embeddings
+    z = z[:: max(1, len(z) // ENOUGH)]
+    cosine = float(mean_cosine(z))
+    if cosine > THRESHOLD or bool((z == z[:1]).all()):
+        seen = "are equal" if math.isnan(cosine) else f"have a mean cosine of {cosine:.4f}"
+        yield (
+            f"the embeddings of all images {seen}: the model hardly tells them apart, and that an attack moves "
+            "little says nothing; look at its weights, and at its pixels, which come in [0, 1]"
         )
 
 

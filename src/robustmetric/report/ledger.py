@@ -171,7 +171,10 @@ def read_rows(folder: Path) -> list[Row]:
 def read_folder(folder: Path, faults: Callable[[Any], list[str]], example: str) -> list[Row]:
     """The same by a schema, of which `example` names a folder; one that holds no rows is refused too."""
     if not folder.is_dir():
-        raise InputError(f"{folder} is no folder of results; expected the path of one, such as {example} of a checkout")
+        raise InputError(
+            f"{folder} is no folder of results; expected the path of one, such as {example} of a checkout, or one that "
+            "`robustmetric ledger RUN -o FOLDER` wrote"
+        )
     rows = []
     for path in sorted(folder.glob("*.json")):
         try:

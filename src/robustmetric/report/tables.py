@@ -15,7 +15,7 @@ from robustmetric.report.runs import Run
 from robustmetric.report.scores import DASH, UNBOUNDED, describe, show, show_interval, show_radius, title
 from robustmetric.report.turns import CAPTION, STANDING, after_others, then
 
-HEADLINE = ("R@1", "accuracy", "lowest run", "ERS", "ES:R", "CA+", "CA-", "GTM")
+HEADLINE = ("R@1", "accuracy", "lowest run", "ERS", "ES:R", "CA+", "CA-", "LTM", "GTM")
 """The scores of the summary, in this order; the full table has all."""
 
 ATTACKED = ("attack", "worst_case")

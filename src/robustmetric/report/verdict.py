@@ -1,6 +1,7 @@
-"""The verdict: what the numbers of one summary say, in plain words and without picking the kindest radius."""
+"""The verdict: what the numbers of one summary say, in plain words, picking neither radius nor attack kindly."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from robustmetric.report.masking_flag import MARK, flag
 from robustmetric.report.runs import Run
@@ -14,6 +15,8 @@ HARDEN = (
     "No run here was hardened. Train one against attacks, as in `robustmetric train cub/act`, evaluate it alike and "
     "put it on this page beside the others; docs/own-images.md has the commands for your own model and images."
 )
+LEFT = ("ES:R", "GTM", "LTM")
+"""Scores of single attacks that are what they leave of R@1, in percent."""
 WORST = "worst case"
 """The record over all attacks of a suite; others are over some of them."""
 
@@ -96,9 +99,31 @@ def _middle(summary: Summary, columns: Sequence[Column], order: Sequence[str]) -
     measured = {column: sum(column in cells for cells in summary.rows.values()) for column in columns}
     shared = [column for column in columns if measured[column] == max(measured.values())]
     column = shared[len(shared) // 2]
+    summary, under = _strongest(summary, column)
     runs, rest = _shortlist(column, summary, order)
     on, falls = _falls(summary, column, runs, "R@1")
-    return f"At radius {summary.radius(column)}{on and f'{on},'} {falls}{rest}.{_caution(column, summary, runs)}"
+    where = f"{summary.radius(column)}{under}{on}{',' if under or on else ''}"
+    return f"At radius {where} {falls}{rest}.{_caution(column, summary, runs)}"
+
+
+def _strongest(summary: Summary, column: Column) -> tuple[Summary, str]:
+    """The table with what the strongest attack at a column's radius leaves in its place, and words for these attacks.
+
+    Attacks that some run of the column has not met are left out: none may look worse by having met more of them.
+    """
+    alone = [c for c in summary.columns if c == column or not c.in_turn]
+    beside = [c for c in alone if c.score in LEFT and c.radius == column.radius]
+    attacked = [cells for cells in summary.rows.values() if column in cells]
+    met = [c for c in beside if all(c in cells for cells in attacked)]
+    rows = {
+        run: {**cells, column: min((cells[c] for c in met), key=lambda cell: cell.value)} if column in cells else cells
+        for run, cells in summary.rows.items()
+    }
+    *names, last = dict.fromkeys(c.attack for c in met)
+    if len({c.attack for c in beside}) == 1:
+        return replace(summary, rows=rows), ""
+    among = f"the {'stronger' if len(names) == 1 else 'strongest'} of {', '.join(names)} and {last}" if names else last
+    return replace(summary, rows=rows), f", under {among}"
 
 
 def _shortlist(column: Column, summary: Summary, order: Sequence[str]) -> tuple[list[str], str]:
@@ -159,8 +184,9 @@ def _largest(summary: Summary, columns: Sequence[Column], order: Sequence[str]) 
     if len(columns) < 2:
         return ""
     column = columns[-1]
+    summary, under = _strongest(summary, column)
     chance = f"; chance is {show('R@1', summary.chance)}" if summary.chance is not None else ""
-    return f"At the largest radius, {summary.radius(column)}, R@1 is {_listed(column, summary, order)}{chance}."
+    return f"At the largest radius, {summary.radius(column)}{under}, R@1 is {_listed(column, summary, order)}{chance}."
 
 
 def _chosen_image(summary: Summary, order: Sequence[str]) -> str:
