@@ -13,6 +13,7 @@ from test_boards import row
 from test_page import Page
 
 from commands import Command
+from robustmetric.report.board_words import in_words
 from robustmetric.report.boards import chapters
 from robustmetric.report.leaderboard import gather, render, shelf, write_leaderboard
 from robustmetric.report.scores import DASH
@@ -57,8 +58,30 @@ def test_entries_that_lack_the_strongest_attacks_have_no_place_and_an_upper_end(
     (line,) = (part for part in text.split('<tr data-words="')[1:] if "cars-mobilenet_v2-at-r8-seed0" in part[:200])
     assert f'<td class="place" data-value="5">{DASH}</td>' in line and "has not met all of clustering_short" in line
     assert '<td data-value="" class="headline">≤ 26.7<' in line, "and it sorts below what was measured"
-    assert "keeps 1.6 of 60.7 under adaptive, both sides, the most of 4 that were attacked as hard" in Page(text).text
+    assert "keeps 1.6 of 60.7 under adaptive attacks, both sides, the most of 4 that were attacked as hard" in Page(text).text
     assert "Hollow points are upper ends" in text
+
+
+@pytest.mark.parametrize(
+    ("title", "header", "words"),
+    [
+        ({"defence": "hm_r_m"}, "HM[R,M] on CUB-200-2011, MobileNetV2, 8 steps.", "Hardness manipulation [R,M]"),
+        ({"defence": "adp"}, "Diverse, ADP: Proxy-Anchor on CARS-196, MobileNetV2.", "Diverse, ADP"),
+        ({"defence": "at_growing0_4"}, "AT: Proxy-Anchor on CARS-196.", "AT, at a radius that grows"),
+        ({"defence": "eat_clean_share0"}, "EAT: Proxy-Anchor on CARS-196.", "EAT, attacked images alone"),
+        ({"defence": "madry"}, "PGD-7, hard labels: CIFAR-10, ResNet-18.", "PGD-7, hard labels"),
+        ({"learner": "nca()"}, "Certified k-NN on USPS: NCA (2004); 1-NN exactly.", "NCA (2004)"),
+        ({"defence": "mine"}, "", ""),
+    ],
+)
+def test_what_a_way_of_training_is_stands_below_its_name(title: dict[str, str], header: str, words: str) -> None:
+    assert in_words(title, header) == words
+
+
+def test_the_page_says_what_each_name_stands_for(text: str) -> None:
+    assert (
+        '<code>at_growing0_4-r8</code><small class="name">Adversarial training, at a radius that grows</small>' in text
+    )
 
 
 def test_how_to_measure_again_names_the_run_where_no_copy_of_its_weights_is_kept(text: str) -> None:

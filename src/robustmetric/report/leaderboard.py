@@ -13,6 +13,7 @@ from markupsafe import Markup
 from robustmetric import recipe
 from robustmetric.report import certified_schema, ledger
 from robustmetric.report.board import Board, Chapter, Entry
+from robustmetric.report.board_words import in_words
 from robustmetric.report.boards import chapters
 from robustmetric.report.ledger import Row
 from robustmetric.report.masking_flag import MARK
@@ -71,7 +72,7 @@ def render(found: Sequence[Chapter], folders: Sequence[str] = ()) -> str:
         legend=legend,
         ten_scores=TEN,
         facts=facts,
-        what_it_is=what_it_is,
+        in_words=lambda row: in_words(row, what_it_is(row)),
         ten=ten,
         meanings={score: describe(score).meaning for score in used},
         script=Markup(script),
