@@ -58,7 +58,10 @@ def test_entries_that_lack_the_strongest_attacks_have_no_place_and_an_upper_end(
     (line,) = (part for part in text.split('<tr data-words="')[1:] if "cars-mobilenet_v2-at-r8-seed0" in part[:200])
     assert f'<td class="place" data-value="5">{DASH}</td>' in line and "has not met all of clustering_short" in line
     assert '<td data-value="" class="headline">≤ 26.7<' in line, "and it sorts below what was measured"
-    assert "keeps 1.6 of 60.7 under adaptive attacks, both sides, the most of 4 that were attacked as hard" in Page(text).text
+    assert (
+        "keeps 1.6 of 60.7 under adaptive attacks, both sides, the most of 4 that were attacked as hard"
+        in Page(text).text
+    )
     assert "Hollow points are upper ends" in text
 
 

@@ -115,8 +115,9 @@ def _built(made: Any, name: str) -> nn.Module:
         raise
     except Exception as error:  # whatever somebody's own function may raise
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        wanted = "a function that needs no argument" if isinstance(error, TypeError) else "a model"
         raise InputError(
-            f"{name!r} could not be built ({reason}); expected a function that needs no argument; "
+            f"{name!r} could not be built ({reason}); expected {wanted}; "
             "`robustmetric --debug evaluate ...` shows where it failed"
         ) from error
     if not isinstance(model, nn.Module):

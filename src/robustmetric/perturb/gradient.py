@@ -6,7 +6,10 @@ from torch import Tensor
 from robustmetric.errors import InputError
 from robustmetric.types import Inputs, Value
 
-OTHERWISE = "expected one that autograd can follow, or an engine that asks for values alone: square, rays, local_search"
+OTHERWISE = (
+    "expected one that autograd can follow, or an engine that asks for values alone: square, rays, local_search "
+    "(suites blackbox224, blackbox28; local_search of a classifier)"
+)
 
 
 def value_and_gradient(value: Value, x: Inputs) -> tuple[Tensor, Inputs]:
