@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -49,3 +51,61 @@ def test_how_much_faster_attacks_search_in_fewer_bits() -> None:
         expected.append([f"{attack}, ms", *(f"{row['milliseconds']:,.0f}" for row in rows)])
         expected.append(["faster than fp32", "1", *(f"{row['faster']:.1f}" for row in rows[1:])])
     assert table("performance.md", "Searching in TF32, float16 and bfloat16") == expected
+
+
+GROUPS = {"fresh": "Fashion-MNIST", "again": "MNIST"}
+DETECTOR = (
+    "\n### At the effort of the suite we ship\n",
+    "\n### At a quarter of that effort",
+    "\n### How it came to this\n",
+)
+
+
+def detector(part: int) -> tuple[str, list[list[str]]]:
+    """Of the detector's own test at the suite's effort (0) or at less (1): its words, and the rows of its tables."""
+    text = (ROOT / "docs" / "masking.md").read_text().partition(DETECTOR[part])[2].partition(DETECTOR[part + 1])[0]
+    lines = [line for line in text.splitlines() if line[:1] == "|" and line[:2] != "|-"]
+    return " ".join(text.split()), [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+@pytest.mark.parametrize(("part", "effort"), [(0, "_suite"), (1, "")])
+def test_whom_the_detector_judges_rightly(part: int, effort: str) -> None:
+    words, shown = detector(part)
+    tables = {name: result(f"detector_{name}{effort}-cpu")["confusion"][name] for name in GROUPS}
+    for name, table in tables.items():
+        for truth in ("honest", "masked"):
+            counts = [table[truth][said] for said in ("honest", "unclear", "masked")]
+            assert [f"{truth}, {GROUPS[name]}", *map(str, [*counts, sum(counts)])] in shown
+    fresh, again = tables.values()
+    assert f"{fresh['right']} of {fresh['of']} and {again['right']} of {again['of']} right" in words
+    assert fresh["honest"]["masked"] + again["honest"]["masked"] == 0 and "no honest model of 25 flagged" in words
+    assert f"{fresh['masked']['masked'] + again['masked']['masked']} of 25 masked ones found" in words
+    strictly = [table["honest"]["honest"] + table["masked"]["masked"] for table in tables.values()]
+    assert (", **{} of 25 and {} of 25** are" if effort else "(strictly {} and {})").format(*strictly) in words
+
+
+def test_every_exhibit_of_the_detector_at_the_effort_of_the_suite() -> None:
+    words, shown = detector(0)
+    fresh, again = (result(f"detector_{name}_suite-cpu") for name in GROUPS)
+    assert fresh["settings"]["images"] == again["settings"]["images"] == 200 and fresh["settings"]["effort"] == "suite"
+    pairs = list(zip(fresh["exhibits"], again["exhibits"], strict=True))
+    for pair in pairs:
+        cells = [
+            cell
+            for row in pair
+            for cell in (
+                *(f"{row[key]:.0f}" for key in ("clean", "PGD-20", "adaptive")),
+                row["truth"],
+                row["verdict"] + ("" if row["is_right"] else " (**wrong**)"),
+            )
+        ]
+        assert [pair[0]["name"], *cells] in shown
+    gaps = {
+        (row["truth"], place, row["name"]): row["checks"]["worst_case"]["gap"]
+        for pair in pairs
+        for place, row in enumerate(pair)
+        if "gap" in row["checks"].get("worst_case", {})
+    }
+    scaled = "madry, logits / 1000"
+    assert max((gap, name) for (truth, _, name), gap in gaps.items() if truth == "honest") == (9.2, scaled)
+    assert gaps["masked", 1, scaled] == 9.3 and "9.3 to those of `worst_case`" in words

@@ -209,3 +209,17 @@ def test_what_holds_up_is_what_the_ledger_has():
     errors = [row(f"tabular/mnist-{title}")["certified"][0] for title in ("euclidean", "arml")]
     at_one = [found["error"][found["radii"].index(1.0)] for found in errors]
     assert "{} % under Euclidean 1-NN and {} % under ARML, exactly".format(*at_one) in proofs
+
+
+def test_how_well_the_detector_does_is_what_was_measured():
+    files = (ROOT / "benchmarks" / "results").glob("detector_*_suite-cpu.json")
+    tables = [table for file in files for table in json.loads(file.read_text())["confusion"].values()]
+    honest, masked = (
+        {word: sum(table[truth][word] for table in tables) for word in ("honest", "unclear", "masked")}
+        for truth in ("honest", "masked")
+    )
+    assert (sum(honest.values()), sum(masked.values()), honest["masked"]) == (25, 25, 0)
+    words = (
+        f"found {masked['masked']} of the 25 masked ones and flagged none of the 25 honest ones ({honest['unclear']}"
+    )
+    assert words in (ROOT / "README.md").read_text()
