@@ -56,7 +56,7 @@ def test_how_much_faster_attacks_search_in_fewer_bits() -> None:
 GROUPS = {"fresh": "Fashion-MNIST", "again": "MNIST"}
 DETECTOR = (
     "\n### At the effort of the suite we ship\n",
-    "\n### At a quarter of that effort",
+    "\n### At less effort, on 300 images\n",
     "\n### How it came to this\n",
 )
 
