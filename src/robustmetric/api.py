@@ -85,9 +85,10 @@ def evaluate(
     _check_settings(suite, radius, seed=seed, batch_size=batch_size, queries=queries)
     chosen = load_suite(suite, radius, surrogate=named_surrogate(surrogate))
     refuse_itself(chosen, unit(encoder))
-    images, labels = _checked(images, labels, searched=not isinstance(encoder, Classifies))
+    is_searched = not isinstance(encoder, Classifies)
+    images, labels = _checked(images, labels, searched=is_searched)
     sizes = labels.unique(return_counts=True)[1].tolist()
-    if not isinstance(encoder, Classifies) and (why := unsearchable(sizes, has_gallery=False)):
+    if is_searched and (why := unsearchable(sizes, has_gallery=False)):
         raise InputError(f"the labels are of {why}")
     device = _device(encoder, images)
     split = _split(images, labels, encoder)

@@ -143,7 +143,7 @@ def summaries(runs: Sequence[Run], scores: Sequence[str] = HEADLINE) -> list[Sum
             for protocol in _places(run, record, attacks):
                 row = placed.setdefault(protocol, {}).setdefault(run.label, {})
                 row.update({c: record for c in _cells(record, scores) if c not in row or _replaces(record, row[c])})
-    later = {key for run in runs for key in after_others(run.of_kind("attack"))}
+    later = _later(runs)
     return [_summary(protocol, rows, runs, scores, later) for protocol, rows in placed.items()]
 
 
@@ -154,7 +154,7 @@ def _replaces(new: Record, old: Record) -> bool:
 
 def full(runs: Sequence[Run]) -> list[Line]:
     """Every score of every evaluation record."""
-    later = {key for run in runs for key in after_others(run.of_kind("attack"))}
+    later = _later(runs)
     return [
         Line(
             run=run.label,
@@ -197,6 +197,11 @@ def to_text(tables: Iterable[Summary], width: int = 100) -> str:
     return capture.get()
 
 
+def _later(runs: Sequence[Run]) -> set[str]:
+    """The keys of records of attacks that came after others."""
+    return {key for run in runs for key in after_others(run.of_kind("attack"))}
+
+
 def _summary(
     protocol: Protocol,
     found: dict[str, dict[Column, Record]],
@@ -204,7 +209,7 @@ def _summary(
     scores: Sequence[str],
     later: Collection[str],
 ) -> Summary:
-    """One table; `later` has the keys of records of attacks that came after others."""
+    """One table; `later` is of `_later`."""
     rows = {run: {c: _cells(record, scores)[c] for c, record in row.items()} for run, row in found.items()}
     settings = [record.settings for row in found.values() for record in row.values()]
     chances = {float(given["chance"]) for given in settings if "chance" in given}
