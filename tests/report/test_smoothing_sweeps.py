@@ -102,6 +102,10 @@ def test_a_batch_in_groups_is_not_averaged_with_a_batch_of_that_size() -> None:
     _, table = smoothing_tables("cifar10", [*alone, grouped, more])
     assert table.partition("\n")[0].endswith(", groups in batches of 240")
     assert [line[:2] for line in cells(table)[2:]] == [["40", "20.0"], ["60", "10.0"]]
+    # The whole batch as one is the largest group of it.
+    whole = row("scattering", "0_5", 30.0, parts="-batch240")
+    _, table = smoothing_tables("cifar10", [*alone, grouped, more, whole])
+    assert [line[:2] for line in cells(table)[2:]] == [["40", "20.0"], ["60", "10.0"], ["240", "30.0"]]
 
 
 def write(folder: Path, rows: list[dict[str, Any]]) -> Path:
@@ -132,6 +136,14 @@ def test_single_points_of_two_attacks_can_be_told_apart() -> None:
     assert len(by_label["FS, PGD-100"].get_xdata()) == 1
     assert by_label["FS, PGD-100"].get_markerfacecolor() == "none" != by_label["FS, AutoAttack"].get_markerfacecolor()
     assert figure.axes[0].get_ylim() == (0, 60), "the highest number, 46, and some room above it"
+
+
+def test_a_sweep_that_one_attack_has_not_met_has_no_panel_beside_one_that_both_have() -> None:
+    weak = [row("scattering", word, 20.0, None, parts="-batch240-group60") for word in ("", "0_5")]
+    both = smoothing_figure([*SWEPT, *weak])
+    assert both is not None and len(both.axes) == 1 and "batches of 60" in both.axes[0].get_title()
+    alone = smoothing_figure(weak)
+    assert alone is not None and len(alone.axes) == 1
 
 
 def test_one_value_of_each_of_two_defences_is_no_sweep() -> None:

@@ -67,8 +67,12 @@ def smoothing_tables(data: str, rows: Sequence[Row]) -> list[str]:
 
 
 def smoothing_figure(rows: Sequence[Row]) -> Figure | None:
-    """A panel per sweep, a line per defence and attack, seeds averaged. None where no two smoothings were measured."""
+    """A panel per sweep, a line per defence and attack, seeds averaged. None where neither attack met two smoothings.
+
+    A sweep that one of the two attacks has not met compares nothing, and has no panel where another has.
+    """
     groups = _by_smoothing(_points(rows))
+    groups = {title: own for title, own in groups.items() if _has_both(own)} or groups
     if not groups:
         return None
     figure = Figure(figsize=(6.2 * len(groups), 4.2), layout="constrained")
@@ -78,6 +82,12 @@ def smoothing_figure(rows: Sequence[Row]) -> Figure | None:
     shown = [score for own in groups.values() for point in own for score in (point.weak, point.strong) if score]
     panels[0].set_ylim(0, min(100, 20 * math.ceil((max(shown, default=0.0) + 10) / 20)))  # one axis for all
     return figure
+
+
+def _has_both(points: Sequence[Point]) -> bool:
+    """Whether both attacks met several smoothings of some defence."""
+    own = [[point for point in points if point.kind == kind] for kind in KINDS]
+    return any(min(len(_means(some, _smoothing, attack)) for attack in (WEAK, STRONG)) >= FEWEST for some in own)
 
 
 def _panel(axes: Axes, title: str, points: Sequence[Point]) -> None:
@@ -144,14 +154,17 @@ def _by_smoothing(points: Sequence[Point]) -> dict[str, list[Point]]:
 def _by_batch(points: Sequence[Point]) -> dict[str, list[Point]]:
     """Points of FS that differ in how many images are matched alone; apart from them, those without groups.
 
-    Without groups the batch of an update is as large, so that batch norm and the number of updates differ too.
+    Without groups the batch of an update is as large, so that batch norm and the number of updates differ too. A whole
+    batch beside groups of such batches is the largest group.
     """
     own = [point for point in points if point.kind == "scattering" and point.smoothing == USUAL_SMOOTHING]
-    return _sweeps(own, _matched, lambda point: f"{point.place}, {_batches(point)}")
+    grouped = {(point.place, point.batch) for point in own if point.matched != point.batch}
 
+    def title(point: Point) -> str:
+        in_groups = (point.place, point.batch) in grouped
+        return f"{point.place}, {f'groups in batches of {point.batch}' if in_groups else 'batches of as many'}"
 
-def _batches(point: Point) -> str:
-    return "batches of as many" if point.matched == point.batch else f"groups in batches of {point.batch}"
+    return _sweeps(own, _matched, title)
 
 
 def _sweeps(
