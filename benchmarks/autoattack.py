@@ -1,11 +1,13 @@
 """AutoAttack (Croce & Hein, ICML 2020), ours against the authors' code: what survives, image by image, and the time.
 
     python benchmarks/autoattack.py [--device cuda] [--images 540] [--epochs 30] [--radius 0.15]
+    python benchmarks/autoattack.py --run runs/x --images 100 --radius 0.0313725 --attacks APGD-CE APGD-T
 
-Three small classifiers of digits, trained here: plain, Madry, feature scattering. Each attack runs alone on all images,
-then the four in turn on what is left, with the settings of the suite `autoattack` at this radius: ours, then those of
-the package `pyautoattack`, from other random starts. Both run in fp32 without TF32, on one thread of a CPU; seconds
-are the processor's there.
+Three small classifiers of digits, trained here: plain, Madry, feature scattering; or one that was trained elsewhere, on
+a sample of its own test images (`robustmetric unpack` makes a run folder of a row in zoo/). Each attack runs alone on
+all images, then all in turn on what is left, with the settings of the suite `autoattack` at this radius: ours, then
+those of the package `pyautoattack`, from other random starts. Both run in fp32 without TF32, on one thread of a CPU;
+seconds are the processor's there.
 
 Exit code 1 where a robust accuracy differs by more than 0.5 points, or fewer than 95 % of the images agree, or the four
 in turn take us longer than them; 2 where the package is not installed. Of Square alone ours may be lower: it paints the
@@ -18,7 +20,7 @@ import logging
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -37,6 +39,8 @@ from robustmetric.defences.base import Defence
 from robustmetric.defences.madry import Madry
 from robustmetric.defences.plain import Plain
 from robustmetric.defences.scattering import FeatureScattering
+from robustmetric.jobs import assemble
+from robustmetric.jobs.feed import Feed
 from robustmetric.jobs.suites import load_suite
 from robustmetric.jobs.workers import describe, full_precision
 from robustmetric.losses.cross_entropy import CrossEntropy
@@ -166,15 +170,35 @@ def defences(radius: float) -> dict[str, Defence]:
     }
 
 
+def subjects(options: argparse.Namespace, device: torch.device) -> Iterator[tuple[str, nn.Module, Batch]]:
+    """The classifiers, each with the images that it is attacked on."""
+    if options.run is not None:
+        model, spec = assemble.load_run(options.run)
+        queries = assemble.load_data(spec, str(options.run)).queries
+        rows = torch.randperm(queries.n, generator=torch.Generator().manual_seed(0))[: options.images]
+        batch = Feed(queries, device).batch(rows, assemble.load_view(spec, str(options.run)))
+        yield options.run.name, model.to(device).eval().requires_grad_(False), batch
+        return
+    dataset = Digits(closed=True).load()
+    inputs, labels = dataset.queries.inputs[: options.images].float() / 255, dataset.queries.labels[: options.images]
+    batch = Batch(inputs, labels, torch.arange(len(labels))).to(device)
+    for name in options.models:
+        torch.manual_seed(0)
+        model = fit(classifier(), defences(options.radius)[name], dataset.train, epochs=options.epochs, seed=0)
+        yield name, model.to(device).requires_grad_(False), batch
+
+
 def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--images", type=int, default=540, help="of the 540 test images")
+    parser.add_argument("--images", type=int, default=540, help="of the test images, which are 540 of digits")
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--radius", type=float, default=0.15)
     parser.add_argument("--queries", type=int, default=5000, help="of Square, per image")
     parser.add_argument("--repeats", type=int, default=1, help="rounds, each from other random starts")
     parser.add_argument("--models", nargs="+", choices=list(defences(0.1)), default=list(defences(0.1)))
+    parser.add_argument("--run", type=Path, help="the run folder of a classifier, in the place of the three")
+    parser.add_argument("--attacks", nargs="+", choices=list(THEIR_NAMES), default=list(THEIR_NAMES))
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder to write to")
     return parser.parse_args(argv)
 
@@ -188,22 +212,18 @@ def main(argv: list[str] | None = None) -> int:
     logging.getLogger("auto-attack").setLevel(logging.WARNING)
     torch.set_num_threads(1)
     device = torch.device(options.device)
-    dataset = Digits(closed=True).load()
-    inputs, labels = dataset.queries.inputs[: options.images].float() / 255, dataset.queries.labels[: options.images]
-    batch = Batch(inputs, labels, torch.arange(len(labels))).to(device)
-    print(f"{describe(device)}; {len(batch)} images, radius {options.radius}; robust accuracy and agreement in percent")
+    print(
+        f"{describe(device)}; {options.images} images, radius {options.radius:g}; robust accuracy, agreement in percent"
+    )
     print(f"{'':<12}{'':<12}{'ours':>8}{'theirs':>8}{'agree':>8}{'seconds':>10}{'theirs':>10}{'ratio':>8}")
     table: dict[str, Any] = {}
     lines: list[str] = []
-    for name in options.models:
-        torch.manual_seed(0)
-        model = fit(classifier(), defences(options.radius)[name], dataset.train, epochs=options.epochs, seed=0)
-        model = model.to(device).requires_grad_(False)
+    for name, model, batch in subjects(options, device):
         with torch.no_grad():
             clean = 100 * (model(batch.inputs).argmax(dim=1) == batch.labels).float().mean().item()
         print(f"{name:<12}{'clean':<12}{clean:>8.2f}{clean:>8.2f}")
         rows = table[name] = {}
-        for label, parts in {**{label: [label] for label in THEIR_NAMES}, IN_TURN: list(THEIR_NAMES)}.items():
+        for label, parts in {**{label: [label] for label in options.attacks}, IN_TURN: options.attacks}.items():
             row = rows[label] = compare(model, batch, parts, options)
             print(
                 f"{name:<12}{label:<12}{row['ours']:>8.2f}{row['theirs']:>8.2f}{row['agreement']:>8.2f}"
@@ -212,7 +232,7 @@ def main(argv: list[str] | None = None) -> int:
             )
         lines += shortfalls(name, rows)
         table[name] = {"clean": round(clean, 2), "attacks": rows}
-    save("autoattack", options, {"models": table})
+    save("autoattack" if options.run is None else f"autoattack-{options.run.name}", options, {"models": table})
     print("\n".join(lines) or "as expected")
     return 1 if lines else 0
 

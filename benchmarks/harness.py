@@ -185,7 +185,8 @@ def is_h200(device: torch.device) -> bool:
 def save(name: str, options: argparse.Namespace, figures: Mapping[str, Any]) -> Path:
     """Write `<name>-<device>.json`: the settings, the figures, the commit and the hardware."""
     device = torch.device(options.device)
-    settings = {key: value for key, value in vars(options).items() if key != "results"}
+    given = {key: value for key, value in vars(options).items() if key != "results"}
+    settings = {key: value.name if isinstance(value, Path) else value for key, value in given.items()}
     if "weights" in settings:
         settings["weights"] = options.weights is not None  # a path says nothing elsewhere
     options.results.mkdir(parents=True, exist_ok=True)
