@@ -196,10 +196,15 @@ def test_what_holds_up_is_what_the_ledger_has():
     left = [found["clustering"]["adaptive_short"] for found in (read, grown)]
     assert max(part.get("query only", part)["R@1"] for part in left) <= 2.05 and "at most 2.0 of either" in ensembles
     fs, madry = (
-        row(f"cifar10/cifar10-resnet18-{title}-scaled_0.4")["classification"]["accuracy"]["AutoAttack"]
-        for title in ("scattering_smoothing0_5-eta1-batch240-group60", "madry-eta7-batch240")
+        row(f"cifar10/cifar10-resnet18-{title}_0.4")
+        for title in ("scattering_smoothing0_5-eta1-batch240-group60-long", "madry-eta7-batch240-scaled")
     )
-    assert f"leaves {fs:.1f} % of it and **{madry:.1f} % of PGD training**" in scattering
+    left = [found["classification"]["accuracy"][attack] for attack in ("PGD-20", "AutoAttack") for found in (fs, madry)]
+    assert (
+        "PGD-20 leaves {:.1f} % of it and {:.1f} % of PGD training, **AutoAttack {:.1f} % and {:.1f} %**".format(*left)
+        in scattering
+    )
+    assert [found["masking"]["verdict"] for found in (fs, madry)] == ["masked", "honest"]
     page = " ".join((ROOT / "docs" / "papers" / "feature_scattering.md").read_text().split())
     assert (
         "credits FS with 19.4 points and AutoAttack with 12.4; it credits Madry with 8.3 and AutoAttack with 1.5"
