@@ -63,6 +63,22 @@ def test_what_was_not_searched_is_not_passed() -> None:
     assert checks.black_box(survived(50), {}).verdict == "not run"
 
 
+def test_what_does_not_transfer_from_a_model_that_knows_nothing_is_not_passed() -> None:
+    stands, falls = survived(100), survived(80)
+    verdict = checks.black_box(survived(50), {"noise": stands}, ["noise"])
+    assert verdict.verdict == "not run" and verdict.said.startswith("not run: noise has learnt nothing")
+    assert verdict.numbers == pytest.approx({"white-box": 50, "noise": 100, "beaten": 0})
+    # One that has learnt something speaks for itself; and what is found is found, whoever found it.
+    assert checks.black_box(survived(50), {"noise": stands, "plain": falls}, ["noise"]).verdict == "pass"
+    assert checks.black_box(survived(90), {"noise": falls}, ["noise"]).verdict == "fail"
+
+
+@pytest.mark.parametrize(("right", "expected"), [(16, True), (17, False)])
+def test_chance_reaches_two_standard_deviations(right: int, expected: bool) -> None:
+    # 100 images of 10 classes: 10 + 2 sqrt(100 * 0.1 * 0.9) = 16.
+    assert thresholds.is_by_chance(right, 100, 0.1) is expected
+
+
 def test_restarts_by_hand() -> None:
     # 60, 50 and 58 of 100; images 0-49 withstand all: the mean is 56, the gap 6.
     verdict = checks.restarts(torch.stack([survived(60), survived(50), survived(58)]))

@@ -39,6 +39,13 @@ class Prototypes(nn.Module):
         return -self.scale * torch.cdist(x, self.points).square()
 
 
+class Constant(nn.Module):
+    """The first of four classes, whatever it is shown."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs.flatten(1).sum(dim=1, keepdim=True) * torch.tensor([1.0, 0.0, 0.0, 0.0])
+
+
 def images(count: int = 40) -> Batch:
     """Near the points, some nearer than others to the next."""
     source = torch.Generator().manual_seed(2)
@@ -184,6 +191,8 @@ def test_a_transfer_that_beats_gradients_is_found_out() -> None:
     assert by_name(hidden)["black_box"].verdict == "fail"
     same = replace(honest, surrogates={"itself": Surrogate(Prototypes(), honest.gallery)})
     assert by_name(same)["black_box"].verdict == "pass"
+    constant = replace(honest, surrogates={"constant": Surrogate(Constant(), honest.gallery)})
+    assert by_name(constant)["black_box"].verdict == "not run"
 
 
 def test_an_encoder_is_examined_by_what_it_finds() -> None:

@@ -4,8 +4,8 @@ Carlini et al. 2019, "On evaluating adversarial robustness"; Athalye et al., ICM
 attack was too weak, so that what it left standing is no robustness. That all pass proves nothing.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -56,11 +56,19 @@ def not_run(name: str, why: str) -> Verdict:
     return Verdict(name, "not run", {}, f"not run: {why}")
 
 
-def black_box(white: Survived, transferred: Mapping[str, Survived]) -> Verdict:
-    """Images that withstand the white-box attack must not fall to perturbations found on another model."""
+def black_box(white: Survived, transferred: Mapping[str, Survived], ignorant: Collection[str] = ()) -> Verdict:
+    """Images that withstand the white-box attack must not fall to perturbations found on another model.
+
+    Where they do not, and every other model is `ignorant`, right no more often than by chance, there was nothing to
+    transfer: the check could then not be made.
+    """
     if not transferred:
         return not_run("black_box", "no other model was named to transfer from (--surrogate RUN)")
-    return _not_beaten("black_box", "perturbations found on another model", white, transferred)
+    verdict = _not_beaten("black_box", "perturbations found on another model", white, transferred)
+    if verdict.verdict != "pass" or set(transferred) > set(ignorant):
+        return verdict
+    why = f"{', '.join(transferred)} has learnt nothing: right about clean images no more often than by chance"
+    return replace(not_run("black_box", why), numbers=verdict.numbers)
 
 
 def gradient_free(white: Survived, searched: Mapping[str, Survived]) -> Verdict:

@@ -172,7 +172,9 @@ def _binarisation(this: Examination, left: Left) -> tuple[Verdict, Left]:
 
 def _black_box(this: Examination, left: Left) -> tuple[Verdict, Left]:
     transferred = _transferred(this)
-    return checks.black_box(_white(left), transferred), {"transfer": _worst(transferred)} if transferred else {}
+    ignorant = [name for name, source in this.subject.surrogates.items() if this.is_ignorant(source)]
+    verdict = checks.black_box(_white(left), transferred, ignorant)
+    return verdict, {"transfer": _worst(transferred)} if transferred else {}
 
 
 def _gradient_free(this: Examination, left: Left) -> tuple[Verdict, Left]:

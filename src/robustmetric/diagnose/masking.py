@@ -17,7 +17,9 @@ from robustmetric.attacks.base import Attack, Engine, Scores, Targets, run
 from robustmetric.attacks.margin import WON
 from robustmetric.attacks.transfer import Source, Surrogate, transfer
 from robustmetric.diagnose.checks import Survived
+from robustmetric.diagnose.randomised import one_draw
 from robustmetric.diagnose.subject import Attached, Recorder, Subject
+from robustmetric.diagnose.thresholds import is_by_chance
 from robustmetric.errors import InputError
 from robustmetric.perturb.pgd import PGD, frozen
 from robustmetric.types import Batch, Embeddings, Gallery, Inputs
@@ -116,6 +118,14 @@ class Examination:
         return self._each(
             lambda batch: transfer(attack, engine, source, model, batch, gallery, self.generator, **how).inputs
         )
+
+    @torch.no_grad()
+    def is_ignorant(self, source: Surrogate) -> bool:
+        """Whether another model is right about the clean images no more often than by chance."""
+        subject = self.subject
+        with frozen(source.model, subject.view) as embed, one_draw(subject.batch.inputs.device, 0):
+            right = [subject.alone(embed(batch.inputs), batch, source.gallery) for batch in subject.batches()]
+        return is_by_chance(int(torch.cat(right).sum()), len(subject.batch), subject.chance / 100)
 
     @property
     def _how(self) -> dict[str, Any]:

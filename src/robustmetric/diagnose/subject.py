@@ -60,6 +60,11 @@ class Subject:
     together: int = 128
     """Inputs attacked at a time."""
 
+    @property
+    def alone(self) -> Right:
+        """Whether a single model is right, which has no members that vote."""
+        return _right_neighbour if len(self.gallery) else _right_class
+
     def batches(self) -> Iterator[Batch]:
         """The inputs, some at a time; always the same ones together."""
         for part in chunks(len(self.batch), self.together):

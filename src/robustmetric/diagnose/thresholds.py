@@ -1,5 +1,6 @@
 """Where masking checks turn from pass to unclear to fail; fixed on one half of the zoo of `benchmarks/detector.py`."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -59,6 +60,11 @@ STRANGE = 1e-6
 """Relative difference of two answers to one input from which a model counts as randomised."""
 SWAYED = 1e-4
 """The same of one fixed draw, from which chance is left that may decide; sums in another order are to stay below it."""
+
+
+def is_by_chance(right: int, count: int, share: float) -> bool:
+    """Whether so many right answers are no more than two standard deviations above chance, a share of them."""
+    return right <= count * share + 2 * math.sqrt(count * share * (1 - share))
 
 
 def is_rounding(gain: float, margin: float, radius: float) -> bool:

@@ -23,7 +23,7 @@ from robustmetric.attacks.transfer import Transfer
 from robustmetric.attacks.vote import climbs_of
 from robustmetric.diagnose.collapse import THRESHOLD, mean_cosine
 from robustmetric.diagnose.randomised import one_draw
-from robustmetric.diagnose.thresholds import FEWEST, SWAYED
+from robustmetric.diagnose.thresholds import FEWEST, SWAYED, is_by_chance
 from robustmetric.errors import InputError
 from robustmetric.jobs.arena import Arena, as_bytes
 from robustmetric.jobs.ers import PerQuery
@@ -114,7 +114,7 @@ def _by_chance(arena: Arena, batch: Batch) -> Iterator[str]:
     with frozen(arena.model, arena.seen) as network, one_draw(arena.workers.device, 0), torch.no_grad():
         logits = network(batch.inputs)
     count, right, share = len(logits), int((~is_wrong(logits, batch.labels)).sum()), 1 / logits.shape[1]
-    if count >= FEWEST and right <= count * share + 2 * math.sqrt(count * share * (1 - share)):
+    if count >= FEWEST and is_by_chance(right, count, share):
         yield (
             f"{right} of the first {count} images are named rightly without any attack, as by chance, so that what "
             "attacks leave says nothing: look for labels in another order than the logits, and for pixels that the "
