@@ -201,9 +201,10 @@ def test_what_holds_up_is_what_the_ledger_has():
     )
     left = [found["classification"]["accuracy"][attack] for attack in ("PGD-20", "AutoAttack") for found in (fs, madry)]
     assert (
-        "PGD-20 leaves {:.1f} % of it and {:.1f} % of PGD training, **AutoAttack {:.1f} % and {:.1f} %**".format(*left)
-        in scattering
-    )
+        "PGD-20 leaves {:.1f} % of it after the paper's 200 epochs and {:.1f} % of PGD training after 40, "
+        "**AutoAttack {:.1f} % and {:.1f} %**".format(*left)
+    ) in scattering
+    assert [found["protocol"] for found in (fs, madry)] == ["long_0.4", "scaled_0.4"]
     assert [found["masking"]["verdict"] for found in (fs, madry)] == ["masked", "honest"]
     page = " ".join((ROOT / "docs" / "papers" / "feature_scattering.md").read_text().split())
     assert (
