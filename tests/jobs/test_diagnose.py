@@ -68,6 +68,8 @@ def test_a_classifier_is_diagnosed_by_command_and_not_again(command: Command, tm
     assert told == suite.effort() and told["steps"] == max(suite.counts) and told["queries"] == suite.queries
     assert sum(found[-1].scores.values()) == 13 and found[-1].scores["not run"] == 1
     assert found[-1].context["checks"]["black_box"] == "not run"
+    spoken = [name for name, word in found[-1].context["checks"].items() if word in ("unclear", "fail")]
+    assert spoken and list(found[-1].context["said"]) == spoken and all(found[-1].context["said"].values())
     assert "run  black_box at 0.15: not run: no other model was named to transfer from" in first.err
     assert all(record.count == 12 and record.settings["radius"] == 0.15 for record in found)
     drawn = [record for record in found if record.name not in ("randomness", "black_box", "verdict")]

@@ -13,7 +13,16 @@ from sample_runs import CONTEXT, MakeRun, clean, shift
 from robustmetric.records import Record
 from robustmetric.report import masking
 from robustmetric.report.masking import TITLES, checked, flags
-from robustmetric.report.masking_flag import MARK, attacked_at, faults, flag, masking_block, masking_record, note
+from robustmetric.report.masking_flag import (
+    MARK,
+    attacked_at,
+    evidence,
+    faults,
+    flag,
+    masking_block,
+    masking_record,
+    note,
+)
 from robustmetric.report.page import write_page
 from robustmetric.report.runs import read_runs
 from robustmetric.report.tables import summaries
@@ -210,6 +219,11 @@ def test_the_radii_of_attacks_are_of_those_that_kept_to_one() -> None:
         ({**PLACE, "verdict": "honest", "checks": {"steps": "good"}}, "good"),
         ({**PLACE, "verdict": "honest", "checks": {"steps": "fail"}}, "only there"),
         ({**PLACE, "verdict": "masked", "checks": {"steps": "pass"}}, "only there"),
+        ({**PLACE, "verdict": "honest", "checks": {}, "said": "all well"}, "masking.said 'all well' is not a sentence"),
+        (
+            {**PLACE, "verdict": "honest", "checks": {"steps": "pass"}, "said": {"steps": "9"}},
+            "masking.said.steps is of",
+        ),
     ],
 )
 def test_a_block_that_is_none_says_why(block: Any, words: str) -> None:
@@ -222,6 +236,21 @@ def test_a_masked_row_is_flagged_in_tables_by_what_it_failed() -> None:
     assert faults(block) == []
     assert note({"masking": block}) == f" {MARK} masked (gradient_free)"
     assert note({"masking": {"verdict": "unclear", "checks": {}}}) == "" and note({}) == ""
+
+
+def test_a_row_says_what_its_checks_found_the_failed_ones_first() -> None:
+    told = {"step_size": "50 percent right, 44 at 0.1", "worst_case": "51 percent right, 32 under the worst of all"}
+    words = {"restarts": "pass", "step_size": "unclear", "worst_case": "fail"}
+    record = last("masked", words)
+    block = masking_block([replace(record, context={**record.context, "said": told})])
+    assert block is not None and block["said"] == told and faults(block) == []
+    assert evidence({"masking": block}) == (
+        "worst_case (fails): 51 percent right, 32 under the worst of all; "
+        "step_size (unclear): 50 percent right, 44 at 0.1"
+    )
+    # Rows that were made before do not say.
+    older = masking_block([record])
+    assert older is not None and "said" not in older and evidence({"masking": older}) == "" and evidence({}) == ""
 
 
 def test_a_check_that_was_not_run_is_neither_a_pass_nor_a_fault(make_run: MakeRun) -> None:

@@ -32,7 +32,7 @@ from robustmetric.models.ensemble import Ensemble
 from robustmetric.numerics.randomness import generator
 from robustmetric.perturb.pgd import PGD
 from robustmetric.records import Record
-from robustmetric.report.masking_flag import ALL_WORDS, EFFORT
+from robustmetric.report.masking_flag import ALL_WORDS, EFFORT, SAID
 from robustmetric.types import Inputs
 
 KIND = "masking"
@@ -115,13 +115,20 @@ def _diagnose(
         found.append((record, ended.verdict))
         before = time.monotonic()
     words = {verdict.name: verdict.verdict for _, verdict in found}
+    told = {SAID: {verdict.name: verdict.said for _, verdict in found if verdict.verdict in ("unclear", "fail")}}
     spent = {EFFORT: trial.attack.effort()} if isinstance(trial.attack, Masking) else {}
     yield replace(
         last,
         scores={word: float(sum(said == word for said in words.values())) for word in ALL_WORDS},
         count=count,
         seconds=sum(record.seconds for record, _ in found),
-        context={**last.context, **spent, "verdict": overall([verdict for _, verdict in found]), "checks": words},
+        context={
+            **last.context,
+            **spent,
+            "verdict": overall([verdict for _, verdict in found]),
+            "checks": words,
+            **told,
+        },
     )
 
 

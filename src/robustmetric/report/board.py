@@ -69,7 +69,9 @@ class Board:
 
     @property
     def placed(self) -> list[tuple[int | None, Entry]]:
-        """The entries with their places."""
+        """The entries with their places; one that stands alone has won over nobody, and has none."""
+        if len(self.entries) == 1:
+            return [(None, self.entries[0])]
         places = count(1)
         return [(None if entry.lacking else next(places), entry) for entry in self.entries]
 

@@ -16,7 +16,7 @@ from robustmetric.report.board import Board, Chapter, Entry
 from robustmetric.report.board_words import in_words
 from robustmetric.report.boards import chapters
 from robustmetric.report.ledger import Row
-from robustmetric.report.masking_flag import MARK
+from robustmetric.report.masking_flag import MARK, evidence
 from robustmetric.report.page import environment, save
 from robustmetric.report.plots import COLOURS, INK, Series, draw, new_axes, swatch, to_svg
 from robustmetric.report.scores import DASH, SCORES, describe, show
@@ -154,6 +154,8 @@ def facts(row: Row, entry: Entry) -> list[tuple[str, str]]:
         ("hardware", ", ".join([str(row["hardware"]), *times])),
         ("tested on", f"{row['queries']:,} queries" if "queries" in row else f"{row['points']:,} points"),
     ]
+    if told := evidence(row):
+        found.append(("is it real?", told))
     if not entry.is_own:
         folder = "tabular" if "learner" in row else row["data"]
         found.append(("measure it again", f"robustmetric verify results/{folder}/{row['id']}.json{_weights(row)}"))

@@ -21,6 +21,8 @@ VERDICTS = ("honest", "unclear", "masked")
 KEYS = ("verdict", "checks", "radius", "images")
 SEARCH = "search"
 """Also in the block where attacks did not search in fp32."""
+SAID = "said"
+"""What the checks that did not pass have found, a sentence each; older records and rows do not say."""
 EFFORT = "effort"
 """In the context of a verdict, what its checks might spend; older records do not say."""
 
@@ -67,7 +69,8 @@ def masking_block(records: Iterable[Record]) -> dict[str, Any] | None:
         return None
     said = {"verdict": last.context["verdict"], "checks": dict(last.context["checks"])}
     sought = {SEARCH: last.settings[SEARCH]} if SEARCH in last.settings else {}
-    return {**said, "radius": round(last.settings["radius"], 6), "images": last.count, **sought}
+    told = {SAID: dict(last.context[SAID])} if last.context.get(SAID) else {}
+    return {**said, "radius": round(last.settings["radius"], 6), "images": last.count, **sought, **told}
 
 
 def flag(records: Iterable[Record], weights: str | None = None) -> str:
@@ -87,7 +90,7 @@ def flag(records: Iterable[Record], weights: str | None = None) -> str:
 
 def faults(block: Any) -> list[str]:
     """What keeps a block from being a row's `masking`, in words."""
-    if not isinstance(block, dict) or set(block) - {SEARCH} != set(KEYS) or not isinstance(block["checks"], dict):
+    if not isinstance(block, dict) or set(block) - {SEARCH, SAID} != set(KEYS) or not isinstance(block["checks"], dict):
         return [f"masking is not {{{', '.join(KEYS)}}}"]
     if block.get(SEARCH, SEARCHES[0]) not in SEARCHES:
         words = " or ".join(map(repr, SEARCHES))
@@ -98,6 +101,11 @@ def faults(block: Any) -> list[str]:
     found = [] if block["verdict"] in VERDICTS else [f"masking.verdict {block['verdict']!r} is none of {VERDICTS}"]
     found += [f"masking.checks.{name} {word!r} is none of {ALL_WORDS}" for name, word in block["checks"].items()
               if word not in ALL_WORDS]  # fmt: skip
+    told = block.get(SAID, {})
+    if not isinstance(told, dict) or not all(isinstance(words, str) for words in told.values()):
+        return [*found, f"masking.{SAID} {told!r} is not a sentence for each of some checks"]
+    found += [f"masking.{SAID}.{name} is of no check that is unclear or fails" for name in told
+              if block["checks"].get(name) not in ("unclear", "fail")]  # fmt: skip
     if not found and (block["verdict"] == "masked") != bool(failed(block)):
         found.append("masking.verdict is `masked` where a check fails, and only there")
     return found
@@ -107,6 +115,15 @@ def note(row: Mapping[str, Any]) -> str:
     """What stands behind a row's name in a table: the flag and the checks that failed, or nothing."""
     block = row.get("masking", {})
     return f" {MARK} masked ({', '.join(failed(block))})" if block.get("verdict") == "masked" else ""
+
+
+def evidence(row: Mapping[str, Any]) -> str:
+    """What the checks of a row that did not pass have found, the failed ones first; nothing where it does not say."""
+    block = row.get(KIND, {})
+    told = sorted(block.get(SAID, {}).items(), key=lambda one: block["checks"][one[0]] != "fail")
+    return "; ".join(
+        f"{name} ({'fails' if block['checks'][name] == 'fail' else 'unclear'}): {words}" for name, words in told
+    )
 
 
 def failed(block: Mapping[str, Any]) -> list[str]:
