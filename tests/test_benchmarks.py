@@ -14,6 +14,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from robustmetric import records
+from robustmetric.jobs.train import train
 from robustmetric.perturb.ball import Ball
 from robustmetric.perturb.pgd import PGD, Rowwise
 from robustmetric.records import Record
@@ -281,6 +282,17 @@ def test_autoattack_runs_beside_the_authors_code(script: Script, tmp_path: Path)
     for found in row["attacks"].values():
         assert 0 <= found["ours"] <= row["clean"] and found["ratio"] > 0
     assert row["attacks"]["AutoAttack"]["ours"] <= min(found["ours"] for found in row["attacks"].values())
+
+
+def test_autoattack_asks_a_run_by_the_attacks_that_are_named(script: Script, tmp_path: Path) -> None:
+    folder = train("digits/classifier", ["epochs=1"], tmp_path / "little")
+    sizes = ("--images", "9999", "--radius", "0.1", "--attacks", "APGD-CE")
+    assert script("autoattack").main(["--run", str(folder), *sizes, "--results", str(tmp_path)]) in (0, 1)
+    found = results(tmp_path, "autoattack-little")
+    assert list(found["models"]) == ["little"] and found["models"]["little"]["images"] == 540
+    assert list(found["models"]["little"]["attacks"]) == ["APGD-CE"], "one of the four is not AutoAttack"
+    assert found["models"]["little"]["attacks"]["APGD-CE"]["agreement"] >= 95
+    assert found["settings"]["run"] == "little" and not {"models", "epochs"} & set(found["settings"])
 
 
 def test_what_differs_from_the_authors_code_is_named(script: Script) -> None:

@@ -192,10 +192,15 @@ def test_what_holds_up_is_what_the_ledger_has():
         row(f"cifar10/cifar10-resnet18-{title}_0.4")
         for title in ("scattering_smoothing0_5-eta1-batch240-group60-long", "madry-eta7-batch240-scaled")
     )
-    left = [found["classification"]["accuracy"][attack] for attack in ("PGD-20", "AutoAttack") for found in (fs, madry)]
+    shown = [
+        [found["classification"]["accuracy"][attack] for attack in ("PGD-20", "CW-100", "AutoAttack")]
+        for found in (fs, madry)
+    ]
     assert (
-        "PGD-20 leaves {:.1f} % of it after the paper's 200 epochs and {:.1f} % of PGD training after 40, "
-        "**AutoAttack {:.1f} % and {:.1f} %**".format(*left)
+        "After the paper's 200 epochs PGD-20 leaves {:.1f} % of it, CW-100 {:.1f} %, **AutoAttack {:.1f} %**, and "
+        "`masking` flags it; of PGD training for 40 epochs they leave {:.1f}, {:.1f} and **{:.1f} %**".format(
+            *shown[0], *shown[1]
+        )
     ) in scattering
     assert [found["protocol"] for found in (fs, madry)] == ["long_0.4", "scaled_0.4"]
     assert [found["masking"]["verdict"] for found in (fs, madry)] == ["masked", "honest"]
