@@ -5,9 +5,9 @@
 
 Three small classifiers of digits, trained here: plain, Madry, feature scattering; or one that was trained elsewhere, on
 a sample of its own test images (`robustmetric unpack` makes a run folder of a row in zoo/). Each attack runs alone on
-all images, then the four in turn on what is left (not where `--attacks` leaves one out), with the settings of the suite `autoattack` at this radius: ours, then
-those of the package `pyautoattack`, from other random starts. Both run in fp32 without TF32, on one thread of a CPU;
-seconds are the processor's there.
+all images, then the four in turn on what is left (not where `--attacks` leaves one out), with the settings of the suite
+`autoattack` at this radius: ours, then those of the package `pyautoattack`, from other random starts. Both run in fp32
+without TF32, on one thread of a CPU; seconds are the processor's there.
 
 Exit code 1 where a robust accuracy differs by more than 0.5 points, or fewer than 95 % of the images agree, or the four
 in turn take us longer than them; 2 where the package is not installed. Of Square alone ours may be lower: it paints the
