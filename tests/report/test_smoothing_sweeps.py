@@ -106,6 +106,11 @@ def test_a_batch_in_groups_is_not_averaged_with_a_batch_of_that_size() -> None:
     whole = row("scattering", "0_5", 30.0, parts="-batch240")
     _, table = smoothing_tables("cifar10", [*alone, grouped, more, whole])
     assert [line[:2] for line in cells(table)[2:]] == [["40", "20.0"], ["60", "10.0"], ["240", "30.0"]]
+    # And stays among batches of other sizes, where these were measured.
+    larger = row("scattering", "0_5", 25.0, parts="-batch80")
+    first, second = smoothing_tables("cifar10", [larger, grouped, more, whole])
+    assert [line[:2] for line in cells(first)[2:]] == [["80", "25.0"], ["240", "30.0"]]
+    assert [line[:2] for line in cells(second)[2:]] == [["40", "20.0"], ["60", "10.0"], ["240", "30.0"]]
 
 
 def write(folder: Path, rows: list[dict[str, Any]]) -> Path:

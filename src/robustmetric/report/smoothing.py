@@ -155,16 +155,16 @@ def _by_batch(points: Sequence[Point]) -> dict[str, list[Point]]:
     """Points of FS that differ in how many images are matched alone; apart from them, those without groups.
 
     Without groups the batch of an update is as large, so that batch norm and the number of updates differ too. A whole
-    batch beside groups of such batches is the largest group.
+    batch beside groups of such batches is the largest group as well.
     """
     own = [point for point in points if point.kind == "scattering" and point.smoothing == USUAL_SMOOTHING]
-    grouped = {(point.place, point.batch) for point in own if point.matched != point.batch}
-
-    def title(point: Point) -> str:
-        in_groups = (point.place, point.batch) in grouped
-        return f"{point.place}, {f'groups in batches of {point.batch}' if in_groups else 'batches of as many'}"
-
-    return _sweeps(own, _matched, title)
+    whole = [point for point in own if point.matched == point.batch]
+    batches = {(point.place, point.batch) for point in own if point.matched != point.batch}
+    grouped = [point for point in own if (point.place, point.batch) in batches]
+    return {
+        **_sweeps(whole, _matched, lambda point: f"{point.place}, batches of as many"),
+        **_sweeps(grouped, _matched, lambda point: f"{point.place}, groups in batches of {point.batch}"),
+    }
 
 
 def _sweeps(
@@ -225,7 +225,7 @@ def _table(
         lines.append([f"{number:g}", *cells])
     rule = ["--:"] * len(head)
     text = "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *lines))
-    return f"{text}\n\nPercent right; {WEAK} is the lowest of its runs where there are several, as it is published."
+    return f"{text}\n\nPercent right; {WEAK} is the lowest of its runs where there are several, as it is published; of several seeds the mean."
 
 
 def _shown(score: float | None) -> str:
