@@ -125,6 +125,23 @@ def test_what_is_said_of_the_trained_rows() -> None:
     assert set(commits.values()) == {"1720ffa", "fd1e307"}
 
 
+def test_the_short_table_of_what_is_measured() -> None:
+    lines = cells((ROOT / "docs" / "measured.md").read_text().partition("\n## Classifiers\n")[2].partition("\n## ")[0])[
+        2:
+    ]
+    names = {"Madry, 40 epochs": "Madry", "FS, 40 epochs": "FS, smoothing 0.5", "FS, 200 epochs": LONG}
+    assert [first for first, *_ in lines] == list(names)
+    for first, clean, *left, verdict, _, _, _ in lines:
+        found = row(names[first], "scaled_0.4")
+        scores = [found["classification"]["accuracy"][attack] for attack in ("PGD-100", "CW-100", "AutoAttack")]
+        assert [clean, *left] == [
+            f"{found['clean']['accuracy']:.1f}",
+            *(f"{one:.1f}" for one in scores[:2]),
+            f"**{scores[2]:.1f}**",
+        ]
+        assert verdict == found["masking"]["verdict"]
+
+
 def test_what_is_said_of_the_flags() -> None:
     words = " ".join(section(TRAINED).split())
     for name in ("Madry", "FS, smoothing 0.5"):

@@ -225,7 +225,8 @@ def _table(
         lines.append([f"{number:g}", *cells])
     rule = ["--:"] * len(head)
     text = "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *lines))
-    return f"{text}\n\nPercent right; {WEAK} is the lowest of its runs where there are several, as it is published; of several seeds the mean."
+    told = f"Percent right; {WEAK} is the lowest of its runs where there are several, as it is published"
+    return f"{text}\n\n{told}; of several seeds the mean."
 
 
 def _shown(score: float | None) -> str:
