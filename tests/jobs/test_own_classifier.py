@@ -41,6 +41,37 @@ class Maps(nn.Module):
         return features.flatten(1)[:, :10]
     def forward(self, x):
         return self.logits(self.features(x))
+
+class Parts(nn.Module):
+    classes = 10
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.head = nn.Linear(64, 32), nn.Linear(32, 10)
+    def features(self, x):
+        return self.body(x.flatten(1)).relu()
+    def logits(self, features):
+        return self.head(features)
+    def forward(self, x):
+        return self.logits(self.features(x))
+
+class Forgotten(Parts):
+    # Its features are those before the activation.
+    def features(self, x):
+        return self.body(x.flatten(1))
+    def forward(self, x):
+        return self.head(self.features(x).relu())
+
+class Broken(Parts):
+    def logits(self, features):
+        return self.head(features[:, :7])
+    def forward(self, x):
+        return self.head(self.features(x))
+
+class Drawn(Parts):
+    # Answers in several ways; alike where the global generator is.
+    def features(self, x):
+        return super().features(x) + torch.randn(len(x), 32)
 """
 
 
@@ -48,7 +79,7 @@ class Maps(nn.Module):
 def suite(tmp_path: Path) -> Path:
     """A short `classification` beside `mine.py` and recipes of its models on ten digits."""
     (tmp_path / "mine.py").write_text(MODELS)
-    for name in ("build", "Maps"):
+    for name in ("build", "Maps", "Parts", "Forgotten", "Broken", "Drawn"):
         (tmp_path / f"{name}.yaml").write_text(
             f"{{model: {{name: mine.{name}}}, data: {{name: digits, closed: true}}}}"
         )
@@ -105,6 +136,27 @@ def test_features_that_are_no_vectors_are_told_in_one_line(suite: Path, command:
     refused = command("evaluate", "Maps.yaml", suite, "--queries", 4, "-o", "out")
     assert refused.code == 2 and "Traceback" not in refused.err
     assert "features(x) of Maps has shape (1, 1, 8, 8); expected one vector per image" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Forgotten", "error: logits(features(x)) of Forgotten differs from its answer to x by "),
+        ("Broken", "error: the model failed on inputs of shape (1, 1, 8, 8)"),
+    ],
+)
+@pytest.mark.parametrize("chosen", ["classification.yaml", "masking"])
+def test_two_parts_that_are_not_the_whole_are_refused(
+    name: str, said: str, chosen: str, suite: Path, command: Command
+) -> None:
+    refused = command("evaluate", f"{name}.yaml", chosen, "--queries", 4, "-o", "out")
+    assert refused.code == 2 and refused.err.splitlines()[-1].startswith(said)
+
+
+@pytest.mark.parametrize("name", ["Parts", "Drawn"])
+def test_two_parts_that_are_the_whole_are_attacked(tmp_path: Path, name: str, suite: Path, command: Command) -> None:
+    assert command("evaluate", f"{name}.yaml", suite, "--queries", 8, "-o", "out").code == 0
+    assert "Feature match" in found_in(tmp_path / "out")
 
 
 def test_the_surrogate_may_be_a_model_of_ones_own(tmp_path: Path, suite: Path, command: Command) -> None:

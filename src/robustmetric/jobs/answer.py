@@ -1,14 +1,20 @@
 """A model of one's own and the inputs it is given: where it fails on them, what was given is said in one line."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from robustmetric.attacks.feature_match import Exposed, Featured
+from robustmetric.diagnose.randomised import one_draw
+from robustmetric.diagnose.thresholds import SWAYED
 from robustmetric.errors import InputError
 from robustmetric.perturb.pgd import frozen
+
+ALIKE = 1e-3
+"""Relative difference up to which two ways of computing the same logits may round apart."""
 
 
 @contextmanager
@@ -51,3 +57,26 @@ def checked_logits(model: nn.Module, inputs: Tensor, classes: int) -> Float[Tens
         f"{type(model).__name__} returned {found} for {len(inputs)} inputs; expected a tensor of its logits, "
         f"({len(inputs)}, {classes}), as it says that it tells {classes} classes apart"
     )
+
+
+@torch.no_grad()
+def check_features(model: Featured, inputs: Tensor) -> None:
+    """Refuse a classifier whose two parts are not the whole: what is found on them would be scored as if on it."""
+    if not isinstance(model, nn.Module):
+        return
+    with frozen(model) as network, answering(model, inputs):
+        whole, again = _seeded(network, inputs), _seeded(network, inputs)
+        parts = _seeded(Exposed(model), inputs)[:, : model.classes]
+    size = whole.abs().max().clamp_min(1e-12)
+    # One that answers in several ways whatever is seeded cannot be asked.
+    apart = float((parts - whole).abs().max() / size) if (again - whole).abs().max() <= SWAYED * size else 0.0
+    if not apart <= ALIKE:
+        raise InputError(
+            f"logits(features(x)) of {type(model).__name__} differs from its answer to x by {100 * apart:.2g} % of the "
+            "largest logit; expected the same logits: features(x) is what its last layer is given, after any activation"
+        )
+
+
+def _seeded(network: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
+    with one_draw(inputs.device, 0):
+        return network(inputs)

@@ -21,6 +21,7 @@ from robustmetric.diagnose.masking import Masking
 from robustmetric.diagnose.randomised import one_draw
 from robustmetric.diagnose.subject import Subject, classifier_subject, retrieval_subject
 from robustmetric.errors import InputError
+from robustmetric.jobs.answer import answering, check_features
 from robustmetric.jobs.arena import Arena, as_bytes
 from robustmetric.jobs.checked import keep, recall, recorded
 from robustmetric.jobs.evaluate import chance_of
@@ -156,7 +157,11 @@ def subject_of(arena: Arena, masking: Masking, trial: Trial) -> Subject:
 
 def _features(model: nn.Module, inputs: Inputs) -> Callable[[Tensor], Tensor] | None:
     """The model's features where it has any."""
-    return model.features if isinstance(model, Featured) and shows_features(model, inputs) else None
+    with answering(model, inputs[:1]):
+        if not isinstance(model, Featured) or not shows_features(model, inputs):
+            return None
+    check_features(model, inputs[:1])
+    return model.features
 
 
 def _surrogates(arena: Arena, masking: Masking, trial: Trial) -> dict[str, Surrogate]:

@@ -10,11 +10,12 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from robustmetric.attacks.base import Attack
-from robustmetric.attacks.feature_match import Exposed, FeatureMatch, shows_features
+from robustmetric.attacks.feature_match import Exposed, Featured, FeatureMatch, shows_features
 from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.attacks.transfer import Transfer
 from robustmetric.attacks.vote import climbs_of
 from robustmetric.errors import InputError
+from robustmetric.jobs.answer import answering, check_features
 from robustmetric.jobs.arena import Arena, as_bytes, embed
 from robustmetric.jobs.ers import PerQuery
 from robustmetric.jobs.folder import digest
@@ -58,6 +59,8 @@ def fitted(suite: Suite, arena: Arena) -> Suite:
             f"suite {suite.name!r} states a worst case, and bfloat16 changes close answers; run it without --fast"
         )
     suite = _without_features(suite, arena)
+    if isinstance(arena.model, Featured) and any(isinstance(trial.attack, FeatureMatch) for trial in suite.trials):
+        check_features(arena.model, _one(arena).inputs)
     trials = [replace(trial, attack=_fitted(trial.attack, arena, trial, suite.name)) for trial in suite.trials]
     turns = {label for labels in suite.survivors.values() for label in labels}
     for trial in trials:
@@ -91,7 +94,10 @@ def _unmatched(arena: Arena) -> str:
     """Why features cannot be matched; "" where they can."""
     if len(arena.queries.labels.unique()) < 2:
         return "the images are of one class; features are matched with those of another"
-    if shows_features(arena.model, _one(arena).inputs):
+    inputs = _one(arena).inputs
+    with answering(arena.model, inputs):
+        is_shown = shows_features(arena.model, inputs)
+    if is_shown:
         return ""
     shown = "a module with features(x) and logits(features) has it run"
     return f"{type(arena.model).__name__} does not show its features; {shown}"
