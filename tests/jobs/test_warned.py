@@ -273,6 +273,15 @@ def test_clean_answers_no_better_than_chance_are_told_whatever_attacks(
         (words,) = warnings(clean)
         assert "of the first 30 images are named rightly without any attack, as by chance" in words
         assert "labels in another order than the logits" in capsys.readouterr().err
+    named = Means()(images).argmax(dim=1)
+    untrained = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    untrained.classes = 10
+    nn.init.zeros_(untrained[1].weight)
+    nn.init.zeros_(untrained[1].bias)
+    clean, *_ = robustmetric.evaluate(Means(), images, named, "transfer", 0.0, surrogate=untrained)
+    (words,) = warnings(clean)
+    assert words.startswith("the surrogate Sequential: ") and "expected a model that was trained on the same" in words
+    assert not warnings(robustmetric.evaluate(Means(), images, named, "transfer", 0.0, surrogate=Rounded())[0])
     clean, *_ = robustmetric.evaluate(Means(), images[:8], (labels[:8] + 1) % 10, "autoattack", 0.0)
     assert not warnings(clean), "too few images to tell"
 

@@ -83,6 +83,13 @@ def _check_answers(model: nn.Module, arena: Arena, name: str) -> None:
         raise InputError(f"the surrogate {name!r} cannot be climbed on: {error}") from error
 
 
+def find_surrogates(suite: Suite, arena: Arena) -> dict[str, Surrogate]:
+    """By name, what the transferred attacks of a suite climb on, each once; the checks of masking ask their own."""
+    firsts = {_shown(source): trial for trial in reversed(suite.trials) if (source := _source(trial)) is not None}
+    found = {name: find_surrogate(trial, arena) for name, trial in firsts.items()}
+    return {name: one for name, one in found.items() if one is not None}
+
+
 def load_surrogate(trial: Trial, arena: Arena) -> nn.Module | None:
     """The model on which an attack on a whole set climbs instead of its target; None where it has none."""
     source = _source(trial)

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from robustmetric.attacks.margin import WON, is_wrong
 from robustmetric.attacks.suite import Suite, Trial
@@ -28,6 +28,7 @@ from robustmetric.errors import InputError
 from robustmetric.jobs.arena import Arena, as_bytes
 from robustmetric.jobs.ers import PerQuery
 from robustmetric.jobs.progress import say
+from robustmetric.jobs.surrogate import find_surrogates
 from robustmetric.jobs.workers import full_precision
 from robustmetric.numerics.randomness import generator
 from robustmetric.perturb.apgd import APGD
@@ -45,6 +46,7 @@ ENOUGH = 10_000
 """Embeddings, spread over all, that tell whether they are alike: a double of each of a million is not held."""
 WON_BY_SQUARE = 0.2
 """Percent of the images, as in the package: more than that is told."""
+BY_CHANCE = "images are named rightly without any attack, as by chance, so that what attacks leave says nothing"
 FIRST = 2
 """Images that are enough to see whether a model computes gradients while it answers."""
 
@@ -60,7 +62,12 @@ def warned_context(arena: Arena, suite: Suite, *, is_randomised: bool) -> dict[s
         return _told(arena, list(_alike(arena)))
     rows = slice(arena.batch_size)
     batch = as_bytes(arena.queries.batch(arena.rows[rows], arena.view, index=arena.places[rows]))
-    found = list(_by_chance(arena, batch))
+    found = [
+        f"{count} {BY_CHANCE}: look for labels in another order than the logits, and for pixels that the model expects "
+        "on another scale than [0, 1]"
+        for count in _by_chance(arena, arena.model, batch)
+    ]
+    found = found or list(_with_surrogates(arena, suite, batch))
     trials = [trial for trial in suite.trials if _is_apgd(trial)]
     if trials and not is_randomised:
         found += _by_autograd(arena, batch)
@@ -109,17 +116,24 @@ def _told(arena: Arena, found: Sequence[str]) -> dict[str, Any]:
     return {WARNED: list(found)} if found else {}
 
 
-def _by_chance(arena: Arena, batch: Batch) -> Iterator[str]:
-    """Whether no more clean images are named rightly than two standard deviations above chance."""
-    with frozen(arena.model, arena.seen) as network, one_draw(arena.workers.device, 0), torch.no_grad():
+def _by_chance(arena: Arena, model: nn.Module, batch: Batch) -> Iterator[str]:
+    """How many clean images are named rightly, where that is no more than two standard deviations above chance."""
+    with frozen(model, arena.seen) as network, one_draw(arena.workers.device, 0), torch.no_grad():
         logits = network(batch.inputs)
-    count, right, share = len(logits), int((~is_wrong(logits, batch.labels)).sum()), 1 / logits.shape[1]
-    if count >= FEWEST and is_by_chance(right, count, share):
-        yield (
-            f"{right} of the first {count} images are named rightly without any attack, as by chance, so that what "
-            "attacks leave says nothing: look for labels in another order than the logits, and for pixels that the "
-            "model expects on another scale than [0, 1]"
-        )
+    count, right = len(logits), int((~is_wrong(logits, batch.labels)).sum())
+    if count >= FEWEST and is_by_chance(right, count, 1 / logits.shape[1]):
+        yield f"{right} of the first {count}"
+
+
+def _with_surrogates(arena: Arena, suite: Suite, batch: Batch) -> Iterator[str]:
+    """Other models on which attacks climb and that know nothing of these images."""
+    try:
+        surrogates = find_surrogates(suite, arena)
+    except InputError:
+        return  # the trial says why
+    for name, surrogate in surrogates.items():
+        for count in _by_chance(arena, surrogate.model, batch):
+            yield f"the surrogate {name}: {count} {BY_CHANCE}; expected a model that was trained on the same classes"
 
 
 def _alike(arena: Arena) -> Iterator[str]:
