@@ -156,6 +156,20 @@ def test_what_is_said_of_the_flags() -> None:
     assert {checks[name] for name in ("black_box", "restarts", "loss_curves")} == {"pass"}
 
 
+def test_the_verdicts_on_the_page_of_masking() -> None:
+    text = (ROOT / "docs" / "masking.md").read_text().partition("\n### On networks of the size that is published")[2]
+    lines = cells(text.partition("\n### ")[0])[2:]
+    names = {"plain": "plain", "Madry": "Madry", "FS, 40 epochs": "FS, smoothing 0.5", "FS, 200 epochs": LONG}
+    assert [first for first, *_ in lines] == list(names)
+    for first, *rest in lines:
+        found = row(names[first], "scaled_0.4")
+        left, block = found["classification"]["accuracy"], found["masking"]
+        truth = "masked" if left["PGD-20"] - left["worst case"] >= 10 else "honest"
+        failed = ", ".join(f"`{name}`" for name, word in block["checks"].items() if word == "fail") or "-"
+        assert rest == [f"{left['PGD-20']:.1f}", f"{left['worst case']:.1f}", truth, block["verdict"], failed]
+        assert block["images"] == 200 and block["search"] == "fp16"
+
+
 def test_what_the_diagonal_of_the_plan_holds() -> None:
     with place_of(LONG, "").with_suffix(".csv").open() as file:
         epochs = {line["epoch"]: line for line in csv.DictReader(file)}
