@@ -66,7 +66,7 @@ def test_what_was_not_searched_is_not_passed() -> None:
 def test_what_does_not_transfer_from_a_model_that_knows_nothing_is_not_passed() -> None:
     stands, falls = survived(100), survived(80)
     verdict = checks.black_box(survived(50), {"noise": stands}, ["noise"])
-    assert verdict.verdict == "not run" and verdict.said.startswith("not run: noise has learnt nothing")
+    assert verdict.verdict == "not run" and verdict.said.startswith("not run: nothing to find on noise")
     assert verdict.numbers == pytest.approx({"white-box": 50, "noise": 100, "beaten": 0})
     # One that has learnt something speaks for itself; and what is found is found, whoever found it.
     assert checks.black_box(survived(50), {"noise": stands, "plain": falls}, ["noise"]).verdict == "pass"

@@ -103,6 +103,23 @@ def test_a_surrogate_of_the_command_line_is_what_the_check_of_transfer_climbs_on
     assert "nothing to do" in command("evaluate", "run0", "little.yaml", "--surrogate", "run1").err
 
 
+def test_a_surrogate_that_knows_nothing_is_told_in_the_line_of_its_check(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "little.yaml").write_text(SUITE.replace("queries: 5", "queries: 5, surrogates: $surrogates"))
+    (tmp_path / "blank.py").write_text(
+        "from torch import nn\n"
+        "def build():\n"
+        "    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
+        "    nn.init.zeros_(network[1].weight)\n"
+        "    network.classes = 10\n"
+        "    return network\n"
+    )
+    assert command("train", "digits/classifier", "epochs=1", "-o", "run").code == 0
+    done = command("evaluate", "run", "little.yaml", "--surrogate", "blank.build")
+    (line,) = [line for line in done.err.splitlines() if "black_box" in line]
+    why = "not run: nothing to find on blank.build: right about clean images no more often than by chance  white-box "
+    assert done.code == 0 and why in line and line.endswith("beaten 0")
+
+
 def test_an_ensemble_is_examined_by_its_mean_or_by_its_vote() -> None:
     place = arena(Ensemble([encoder(), encoder(), encoder()]), Digits().load())
     trial = suite().trials[0]

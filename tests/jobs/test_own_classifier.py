@@ -68,6 +68,22 @@ class Broken(Parts):
     def forward(self, x):
         return self.head(self.features(x))
 
+class Pairs(Parts):
+    def features(self, x):
+        return x, x
+    def forward(self, x):
+        return self.head(super().features(x))
+
+class Logs(Parts):
+    # The same answers: a shift and a scale of each image's logits.
+    def forward(self, x):
+        return (super().forward(x) / 3).log_softmax(dim=1)
+
+class Averaged(Parts):
+    # Its answer is a mean over draws, its parts have none.
+    def forward(self, x):
+        return sum(super(Averaged, self).forward(x + torch.randn_like(x)) for _ in range(3)) / 3
+
 class Drawn(Parts):
     # Answers in several ways; alike where the global generator is.
     def features(self, x):
@@ -79,7 +95,7 @@ class Drawn(Parts):
 def suite(tmp_path: Path) -> Path:
     """A short `classification` beside `mine.py` and recipes of its models on ten digits."""
     (tmp_path / "mine.py").write_text(MODELS)
-    for name in ("build", "Maps", "Parts", "Forgotten", "Broken", "Drawn"):
+    for name in ("build", "Maps", "Parts", "Forgotten", "Broken", "Pairs", "Logs", "Averaged", "Drawn"):
         (tmp_path / f"{name}.yaml").write_text(
             f"{{model: {{name: mine.{name}}}, data: {{name: digits, closed: true}}}}"
         )
@@ -143,6 +159,7 @@ def test_features_that_are_no_vectors_are_told_in_one_line(suite: Path, command:
     [
         ("Forgotten", "error: logits(features(x)) of Forgotten differs from its answer to x by "),
         ("Broken", "error: the model failed on inputs of shape (1, 1, 8, 8)"),
+        ("Pairs", "error: features(x) of Pairs is a tuple; expected one vector per image"),
     ],
 )
 @pytest.mark.parametrize("chosen", ["classification.yaml", "masking"])
@@ -153,7 +170,7 @@ def test_two_parts_that_are_not_the_whole_are_refused(
     assert refused.code == 2 and refused.err.splitlines()[-1].startswith(said)
 
 
-@pytest.mark.parametrize("name", ["Parts", "Drawn"])
+@pytest.mark.parametrize("name", ["Parts", "Logs", "Averaged", "Drawn"])
 def test_two_parts_that_are_the_whole_are_attacked(tmp_path: Path, name: str, suite: Path, command: Command) -> None:
     assert command("evaluate", f"{name}.yaml", suite, "--queries", 8, "-o", "out").code == 0
     assert "Feature match" in found_in(tmp_path / "out")

@@ -55,11 +55,16 @@ class Exposed(nn.Module):
         self.classifier, self.classes = classifier, classifier.classes
 
     def forward(self, inputs: Inputs) -> Float[Tensor, "batch _"]:
-        features = self.classifier.features(inputs)
-        if features.dim() != 2:
+        features: object = self.classifier.features(inputs)
+        if not isinstance(features, Tensor) or features.dim() != 2:
+            found = (
+                f"has shape {tuple(features.shape)}"
+                if isinstance(features, Tensor)
+                else f"is a {type(features).__name__}"
+            )
             raise InputError(
-                f"features(x) of {type(self.classifier).__name__} has shape {tuple(features.shape)}; expected one "
-                "vector per image, which logits(features) reads"
+                f"features(x) of {type(self.classifier).__name__} {found}; expected one vector per image, which "
+                "logits(features) reads"
             )
         return torch.cat([self.classifier.logits(features), features.float()], dim=1)
 

@@ -67,7 +67,7 @@ def black_box(white: Survived, transferred: Mapping[str, Survived], ignorant: Co
     verdict = _not_beaten("black_box", "perturbations found on another model", white, transferred)
     if verdict.verdict != "pass" or set(transferred) > set(ignorant):
         return verdict
-    why = f"{', '.join(transferred)} has learnt nothing: right about clean images no more often than by chance"
+    why = f"nothing to find on {', '.join(transferred)}: right about clean images no more often than by chance"
     return replace(not_run("black_box", why), numbers=verdict.numbers)
 
 

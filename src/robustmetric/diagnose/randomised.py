@@ -49,4 +49,9 @@ def apart(subject: Subject) -> float:
     inputs = next(subject.batches()).inputs
     with frozen(subject.model, subject.view) as embed, torch.no_grad():
         first, second = embed(inputs), embed(inputs)
+    return difference(first, second)
+
+
+def difference(first: Embeddings, second: Embeddings) -> float:
+    """The largest difference of two answers, relative to the largest entry of the first."""
     return float((first - second).abs().max() / first.abs().max().clamp_min(1e-12))

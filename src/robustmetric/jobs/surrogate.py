@@ -85,7 +85,7 @@ def _check_answers(model: nn.Module, arena: Arena, name: str) -> None:
 
 def find_surrogates(suite: Suite, arena: Arena) -> dict[str, Surrogate]:
     """By name, what the transferred attacks of a suite climb on, each once; the checks of masking ask their own."""
-    firsts = {_shown(source): trial for trial in reversed(suite.trials) if (source := _source(trial)) is not None}
+    firsts = {_shown(source): trial for trial in suite.trials if (source := _source(trial)) is not None}
     found = {name: find_surrogate(trial, arena) for name, trial in firsts.items()}
     return {name: one for name, one in found.items() if one is not None}
 

@@ -162,7 +162,8 @@ def _judged(record: Record) -> str:
     """How a check of the masking diagnostics ended; nothing for an ordinary record."""
     if record.kind != "masking":
         return ""
-    return str(record.context["said"]) if record.context["verdict"] == NOT_RUN else f"{record.context['verdict']}  "
+    word = record.context["said"] if record.context["verdict"] == NOT_RUN else record.context["verdict"]
+    return f"{word}  " if record.scores else str(word)
 
 
 def _apart(record: Record) -> str:

@@ -22,7 +22,7 @@ from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.attacks.transfer import Transfer
 from robustmetric.attacks.vote import climbs_of
 from robustmetric.diagnose.collapse import THRESHOLD, mean_cosine
-from robustmetric.diagnose.randomised import one_draw
+from robustmetric.diagnose.randomised import difference, one_draw
 from robustmetric.diagnose.thresholds import FEWEST, SWAYED, is_by_chance
 from robustmetric.errors import InputError
 from robustmetric.jobs.arena import Arena, as_bytes
@@ -162,7 +162,7 @@ def _by_autograd(arena: Arena, batch: Batch) -> Iterator[str]:
             raise
         except RuntimeError:
             return  # told by the first attack that asks for a gradient
-    apart = float((climbed - scored).abs().max() / scored.abs().max().clamp_min(1e-12))
+    apart = difference(scored, climbed)
     if apart > SWAYED:
         yield (
             f"the model answers otherwise where a gradient is asked for (logits differ by {100 * apart:.2g} % of the "
