@@ -38,11 +38,17 @@ def test_passes_are_steps_there_and_back_or_questions() -> None:
 
 def test_the_first_batch_tells_how_long_all_trials_may_take(capsys: pytest.CaptureFixture[str]) -> None:
     trials = [SHIFT, replace(SHIFT, engine=replace(SHIFT.engine, restarts=6))]
-    tell = estimator(trials, queries=100)
+    tell = estimator([(trial, 100) for trial in trials])
     tell(1.9, 10)  # 0.19 s a query, three times that for both: 57 s are not worth a word
     assert capsys.readouterr().err == ""
     tell(10.0, 10)
     assert "up to about 5 min for 2 attacks on 100 queries; each is kept" in capsys.readouterr().err
+
+
+def test_attacks_in_turn_are_said_to_take_less(capsys: pytest.CaptureFixture[str]) -> None:
+    estimator([(SHIFT, 100), (SHIFT, 20)], in_turn=True)(10.0, 10)  # 1 s a query
+    said = capsys.readouterr().err
+    assert "up to about 2 min for 2 attacks on 100 queries, much less where they succeed; each is kept" in said
 
 
 def test_hours_are_said_as_hours() -> None:

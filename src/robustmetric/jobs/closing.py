@@ -23,17 +23,20 @@ def passes(trial: Trial) -> int:
     return trial.repeats * max(each, 1)
 
 
-def estimator(trials: Sequence[Trial], queries: int) -> Callable[[float, int], None]:
+def estimator(ahead: Sequence[tuple[Trial, int]], in_turn: bool = False) -> Callable[[float, int], None]:
     """A function that is told the first batch's seconds and size, and says how long all trials may take.
 
-    At most, for modes may share a climb and queries that are lost leave early.
+    `ahead` has each trial with the queries it may attack. At most, for modes may share a climb and queries that are
+    lost leave early; of attacks in turn by far, since what one has taken the next ones leave out.
     """
 
     def tell(seconds: float, size: int) -> None:
-        total = seconds / size / passes(trials[0]) * queries * sum(map(passes, trials))
+        first, most = ahead[0]
+        total = seconds / size / passes(first) * sum(queries * passes(trial) for trial, queries in ahead)
         if total > WORTH_SAYING:
-            count = f"{len(trials)} attacks" if len(trials) > 1 else "1 attack"
-            say(f"up to about {in_words(total)} for {count} on {queries} queries; each is kept as it finishes")
+            count = f"{len(ahead)} attacks" if len(ahead) > 1 else "1 attack"
+            less = ", much less where they succeed" if in_turn else ""
+            say(f"up to about {in_words(total)} for {count} on {most} queries{less}; each is kept as it finishes")
 
     return tell
 

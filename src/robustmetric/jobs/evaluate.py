@@ -1,7 +1,7 @@
 """Evaluate: model + data -> gallery -> [attack -> score] + metrics -> records, each written as it comes."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -193,7 +193,7 @@ def run_suite(
         record = find(_expected("attack", trial.label, _described(base, trial, standing), arena, seed), done)
         if record is None or (suite.survivors and store.of(record) is None):
             # Told once: of the first that is run, with all that come after it.
-            tell, told = None if told else estimator(trials[place:], len(arena.rows)), True
+            tell, told = None if told else _forecast(trials[place:], worst, len(arena.rows)), True
             said = {**context, **worst.turn(trial)}
             measured = measure_trial(arena, trial, base, seed, said, True, climbs, standing, tell=tell)
             record, per_query, pictures = measured
@@ -209,6 +209,13 @@ def run_suite(
         if find(summary, done) is None:
             store.keep(summary, per_query)
             yield summary, None
+
+
+def _forecast(ahead: Sequence[Trial], worst: WorstCase, queries: int) -> Tell:
+    """What says how long these trials may take, those in turn on what is left by now."""
+    standing = [worst.standing(trial) for trial in ahead]
+    counts = [queries if left is None else int(left.sum()) for left in standing]
+    return estimator(list(zip(ahead, counts, strict=True)), in_turn=any(left is not None for left in standing))
 
 
 def _ers_of(group: list[tuple[Trial, Record]], store: Store, arena: Arena, last: Trial) -> Record | None:
