@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import shutil
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,8 @@ from robustmetric.types import Batch
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 CPU = torch.device("cpu")
 TINY = ("--size", "32", "--repeats", "1", "--architecture", "resnet18")
+LATER = ("APGD-GTM", "APGD-QA+", "APGD-QA-", "APGD-CA+", "APGD-CA-", "Square", "RayS")
+"""What a quick suite of the worst case goes without."""
 
 Script = Callable[[str], ModuleType]
 
@@ -456,3 +459,25 @@ def test_objectives_of_square_are_counted_by_query(
         assert found["beyond longer"] <= longer and found["beyond twice"] <= twice
         assert found["after"] <= run["auto_rank"]
         assert found["with margin"] <= min(found["alone"], run["margin"]) and found["alone"] <= run["clean"]
+
+
+def test_copies_are_unpacked_attacked_and_told_by_row(
+    script: Script, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies = script("copies")
+    monkeypatch.setattr(copies, "unpack", lambda row, out: shutil.copytree(trained, out))
+    quick = tmp_path / "quick.yaml"
+    quick.write_text(
+        "base: auto_rank\nsurvivors: {AutoRank: [APGD-ES, APGD-margin]}\n"
+        f"attacks: {{{', '.join(f'{name}: null' for name in LATER)}}}\n"
+    )
+    words = ["results/x/row.json", "--queries", "12", "--runs", str(tmp_path / "runs"), "--results", str(tmp_path)]
+    assert copies.main([*words, "--suite", str(quick)]) == 0
+    (path,) = tmp_path.glob("copies-*.json")
+    found = json.loads(path.read_text())
+    row = found["rows"]["row"]
+    assert found["settings"]["rows"] == ["row"] and list(row["left"]) == ["APGD-ES", "APGD-margin"]
+    right = [row["clean"]["R@1"], *(one["R@1"] for one in row["left"].values())]
+    assert [one["of"] for one in row["left"].values()] == [round(12 * share / 100) for share in right[:-1]]
+    assert row["AutoRank"]["R@1"] == right[-1] < right[0] and row["AutoRank"]["interval"][1] >= right[-1]
+    assert sum(row["AutoRank"]["lost_first_to"].values()) == round(12 * (right[0] - right[-1]) / 100)

@@ -1,0 +1,87 @@
+"""What a suite that no row of the ledger has met leaves of the rows whose weights lie in the zoo.
+
+    python benchmarks/copies.py results/cub/ID.json [...] [--suite auto_rank] [--queries 500] [--runs runs]
+
+Each copy is unpacked to a run folder, unless that is there, and attacked; what is finished is not run again. The ledger
+takes no numbers of a copy in half precision: they go to `copies-SUITE-DEVICE.json`, by row. Of a suite of attacks that
+is what each leaves in its turn, `of` so many queries that it had to attack, and the worst case; of `masking` the
+verdict and what its checks say. Exit code 1 where no query of any row was answered rightly before the attacks.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harness import RESULTS, save
+from robustmetric.jobs.folder import RunFolder
+from robustmetric.jobs.target import evaluate
+from robustmetric.jobs.unpack import unpack
+from robustmetric.jobs.workers import Hardware
+from robustmetric.jobs.worst_case import KIND, WORST
+from robustmetric.records import Record
+from robustmetric.report.turns import STANDING
+
+
+def attacked(run: Path, suite: str, queries: int, batch: int, device: str) -> list[Record]:
+    """The records of a suite on so many queries of a run folder."""
+    hardware = Hardware(accelerator=device)
+    found = evaluate(str(run), suite, queries=queries, batch_size=batch, hardware=hardware)
+    asked = {"suite": Path(suite).stem, "queries": queries}
+    return [one for one in found if all(one.settings.get(key) == value for key, value in asked.items())]
+
+
+def figures(found: Sequence[Record]) -> dict[str, Any]:
+    """What is kept of a row: scores, whom each attack had to attack, and which code it was measured with."""
+    by_kind = {kind: [one for one in found if one.kind == kind] for kind in ("clean", "attack", KIND, "masking")}
+    (clean,) = by_kind["clean"]
+    row: dict[str, Any] = {"clean": shown(clean), "commit": clean.context["commit"]}
+    row["seconds"] = round(sum(one.seconds for one in found if one.kind in ("clean", "attack", "masking")))
+    for one in by_kind["attack"]:
+        turn = {"of": one.settings[STANDING]} if STANDING in one.settings else {}
+        row.setdefault("left", {})[one.name] = shown(one) | turn
+    for one in by_kind[KIND]:
+        if one.name != WORST:
+            row[one.name] = shown(one) | {"lost_first_to": one.context["lost_first_to"]}
+    last = next((one for one in by_kind["masking"] if "checks" in one.context), None)
+    if last is not None:
+        row["masking"] = {key: last.context[key] for key in ("verdict", "checks", "said")}
+    return row
+
+
+def shown(record: Record) -> dict[str, Any]:
+    """R@1 and its interval."""
+    return {"R@1": round(record.scores["R@1"], 2), "interval": [round(end, 2) for end in record.intervals["R@1"]]}
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rows", nargs="+", type=Path)
+    parser.add_argument("--suite", default="auto_rank")
+    parser.add_argument("--queries", type=int, default=500)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where run folders lie, and are made")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder to write to")
+    options = parser.parse_args(words)
+    torch.set_num_threads(options.threads)
+    rows: dict[str, Any] = {}
+    names = [path.stem for path in options.rows]
+    for path in options.rows:
+        run = options.runs / path.stem
+        if not RunFolder(run).weights.is_file():
+            unpack(path, run)
+        found = attacked(run, options.suite, options.queries, options.batch, options.device)
+        rows[path.stem] = figures(found)
+        print(f"{path.stem}: {rows[path.stem]}", flush=True)
+        given = argparse.Namespace(**{**vars(options), "rows": names})
+        save(f"copies-{Path(options.suite).stem}", given, {"rows": rows})
+    return 0 if any(row["clean"]["R@1"] > 0 for row in rows.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
