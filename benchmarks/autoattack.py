@@ -101,7 +101,11 @@ def theirs(model: nn.Module, batch: Batch, labels: Sequence[str], options: argpa
     )  # fmt: skip
     # What version "standard" sets, where the constructor has something else.
     attack.apgd.n_restarts, attack.square.n_queries = 1, options.queries
-    moved, _ = attack.run_standard_evaluation(batch.inputs, batch.labels, batch_size=len(batch))
+    traced = sys.gettrace()
+    try:
+        moved, _ = attack.run_standard_evaluation(batch.inputs, batch.labels, batch_size=len(batch))
+    finally:
+        sys.settrace(traced)  # their look at the model ends whatever traced, such as a debugger or a coverage
     with torch.no_grad():
         return model(moved).argmax(dim=1) == batch.labels
 

@@ -3,6 +3,7 @@
 import importlib
 import json
 import shutil
+import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -290,7 +291,9 @@ def test_autoattack_runs_beside_the_authors_code(script: Script, tmp_path: Path)
 def test_autoattack_asks_a_run_by_the_attacks_that_are_named(script: Script, tmp_path: Path) -> None:
     folder = train("digits/classifier", ["epochs=1"], tmp_path / "little")
     sizes = ("--images", "9999", "--radius", "0.1", "--attacks", "APGD-CE")
+    traced = sys.gettrace()
     assert script("autoattack").main(["--run", str(folder), *sizes, "--results", str(tmp_path)]) in (0, 1)
+    assert sys.gettrace() is traced, "what measures these tests goes on"
     found = results(tmp_path, "autoattack-little")
     assert list(found["models"]) == ["little"] and found["models"]["little"]["images"] == 540
     assert list(found["models"]["little"]["attacks"]) == ["APGD-CE"], "one of the four is not AutoAttack"
