@@ -26,9 +26,9 @@ from fresh_zoo import SOURCES, fresh_zoo
 from harness import RESULTS, save
 from masking_truth import subject_of, truth, usual_attack
 from masking_zoo import Exhibit, Zoo
-from robustmetric.diagnose.checks import overall
 from robustmetric.diagnose.examine import examine
 from robustmetric.diagnose.masking import Masking
+from robustmetric.diagnose.verdict import overall
 from robustmetric.errors import InputError
 
 EFFORT = Masking(

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from robustmetric.diagnose.checks import Verdict, overall
 from robustmetric.diagnose.examine import OF_A_FUNCTION, examine
 from robustmetric.diagnose.masking import Masking
 from robustmetric.diagnose.randomised import one_draw
 from robustmetric.diagnose.subject import classifier_subject
 from robustmetric.diagnose.thresholds import STRANGE
+from robustmetric.diagnose.verdict import Verdict, overall
 from robustmetric.perturb.ball import Ball
 from robustmetric.perturb.pgd import PGD
 from robustmetric.types import Batch

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from robustmetric.diagnose import checks, thresholds
-from robustmetric.diagnose.checks import Verdict, overall
 from robustmetric.diagnose.thresholds import Limit
+from robustmetric.diagnose.verdict import INFINITE, Verdict, overall
 from robustmetric.errors import InputError
 
 
@@ -19,6 +19,10 @@ def survived(count: int, of: int = 100, first: int = 0) -> Tensor:
     flags = torch.zeros(of, dtype=torch.bool)
     flags[first : first + count] = True
     return flags
+
+
+def everything(count: int) -> Tensor:
+    return survived(count, of=count)
 
 
 def words(*verdicts: str) -> Sequence[Verdict]:
@@ -92,7 +96,7 @@ def test_restarts_by_hand() -> None:
 def test_loss_curves_by_hand() -> None:
     # Two starts, at 0 and 1, end at 3 and 5 after four steps: gains 3 and 4, mean 3.5; ends 2 apart: 2 / 3.5.
     curves = torch.tensor([[0.0, 1.0, 2.0, 3.0, 3.0], [1.0, 2.0, 3.0, 5.0, 5.0]])[:, :, None].expand(-1, -1, 12)
-    verdict = checks.loss_curves(curves, radius=0.1)
+    verdict = checks.loss_curves(curves, everything(12), radius=0.1)
     # At three quarters of the steps (step 3) both had arrived.
     expected = {"spread": 2 / 3.5, "gain": 3.5, "percent gained in the last quarter": 0}
     assert verdict.numbers == pytest.approx(expected) and verdict.verdict == "pass"
@@ -101,25 +105,43 @@ def test_loss_curves_by_hand() -> None:
 
 def test_a_climb_that_gains_nothing_ends_nowhere() -> None:
     level = torch.tensor([1.0, 2.0])[:, None, None].expand(2, 5, 12)
-    verdict = checks.loss_curves(level, radius=0.1)
-    assert verdict.verdict == "fail" and verdict.numbers["spread"] == checks.INFINITE
-    assert verdict.said == "climbs from 2 random starts gain nothing on 100.0 percent of the images"
+    verdict = checks.loss_curves(level, everything(12), radius=0.1)
+    assert verdict.verdict == "fail" and verdict.numbers["spread"] == INFINITE
+    assert verdict.said == "climbs from 2 random starts gain nothing on 100.0 percent of the images it is right about"
     # Nine of twelve images are level; on three both starts gain 1 and end together.
     rising = torch.linspace(0.0, 1.0, 5)[None, :, None].expand(2, 5, 3)
-    verdict = checks.loss_curves(torch.cat([level[:, :, :9], rising], dim=2), radius=0.1)
-    assert verdict.said == "climbs from 2 random starts gain nothing on 75.0 percent of the images"
-    assert checks.loss_curves(rising, radius=0.1).said == "2 random starts end 0 of a climb's gain apart"
+    verdict = checks.loss_curves(torch.cat([level[:, :, :9], rising], dim=2), everything(12), radius=0.1)
+    assert verdict.said == "climbs from 2 random starts gain nothing on 75.0 percent of the images it is right about"
+    assert checks.loss_curves(rising, everything(3), radius=0.1).said == "2 random starts end 0 of a climb's gain apart"
+
+
+def test_loss_curves_are_judged_where_the_model_is_right_without_an_attack() -> None:
+    # On 12 images both starts gain 1 and end together; 36 that are wrong lie at the loss's ceiling from the start.
+    rising = torch.linspace(0.0, 1.0, 5)[None, :, None].expand(2, 5, 12)
+    values = torch.cat([rising, torch.full((2, 5, 36), 0.02)], dim=2)
+    verdict = checks.loss_curves(values, survived(12, of=48), radius=0.1)
+    assert verdict.verdict == "pass" and verdict.numbers["gain"] == 1
+    assert verdict.curve is not None and verdict.curve.lines["start 1"][1] == pytest.approx([0, 0.25, 0.5, 0.75, 1])
+    # Nine right images are too few; of none there is nothing to say; a NaN among the values enters no record.
+    assert checks.loss_curves(values, survived(9, of=48), radius=0.1).verdict == "unclear"
+    assert checks.loss_curves(values, survived(0, of=48), radius=0.1) == Verdict(
+        "loss_curves", "unclear", {}, "the model is right about no image without an attack"
+    )
+    spoilt = checks.loss_curves(rising * torch.nan, everything(12), radius=0.1)
+    assert spoilt.verdict != "pass" and all(map(math.isfinite, spoilt.numbers.values()))
 
 
 def test_gains_that_float32_cannot_tell_from_none_are_no_failure_in_a_tiny_ball() -> None:
     # Two starts, at margins of -4 and -4 + 2^-21, its next number: neither gains anything.
     level = torch.tensor([-4.0, -4.0 + 2.0**-21])[:, None, None].expand(2, 5, 12)
-    assert checks.loss_curves(level, radius=8 / 255).verdict == "fail", "there a gradient would have led somewhere"
-    verdict = checks.loss_curves(level, radius=1e-9)
+    assert checks.loss_curves(level, everything(12), radius=8 / 255).verdict == "fail", (
+        "there a gradient would have led somewhere"
+    )
+    verdict = checks.loss_curves(level, everything(12), radius=1e-9)
     assert verdict.verdict == "unclear" and verdict.said.endswith("at radius 1e-09 that is below what float32 can tell")
     # Starts 1 apart that each gain 0.01: no rounding.
     told = torch.tensor([0.0, 1.0])[:, None, None] + torch.linspace(0, 0.01, 5)[None, :, None].expand(2, 5, 12)
-    assert checks.loss_curves(told, radius=1e-9).verdict == "fail"
+    assert checks.loss_curves(told, everything(12), radius=1e-9).verdict == "fail"
 
 
 def test_the_radius_sweep_must_fall_to_chance() -> None:
@@ -145,39 +167,69 @@ def test_steps_are_compared_from_a_tenth_on_but_never_below_the_usual_ones() -> 
 def test_zero_gradients_by_hand() -> None:
     gradients = torch.zeros(20, 1, 2, 2)
     gradients[2:, 0, 0, 0] = 0.5
-    everything = torch.ones(20, dtype=torch.bool)
-    verdict = checks.zero_gradients(gradients, everything)
+    verdict = checks.zero_gradients(gradients, everything(20), everything(20))
     # 2 of 20 images have none; 18 of 80 pixels have some.
     assert verdict.numbers["images without gradient"] == pytest.approx(10) and verdict.verdict == "fail"
     assert verdict.numbers["pixels without gradient"] == pytest.approx(100 * 62 / 80)
-    assert checks.zero_gradients(gradients[2:], everything[2:]).verdict == "pass"
+    assert checks.zero_gradients(gradients[2:], everything(18), everything(18)).verdict == "pass"
 
 
 def test_images_that_fall_without_a_gradient_hide_nothing() -> None:
-    gradients, stands = torch.zeros(20, 1, 2, 2), torch.ones(20, dtype=torch.bool)
+    gradients, stands = torch.zeros(20, 1, 2, 2), everything(20)
     gradients[4:] = 0.5
-    assert checks.zero_gradients(gradients, stands).numbers["of them standing"] == pytest.approx(20)
+    assert checks.zero_gradients(gradients, stands, everything(20)).numbers["of them standing"] == pytest.approx(20)
     # Of the four without a gradient, three fall: 1 of 20 is 5 percent. Then all four.
     stands[:3] = False
-    verdict = checks.zero_gradients(gradients, stands)
+    verdict = checks.zero_gradients(gradients, stands, everything(20))
     assert verdict.numbers["of them standing"] == pytest.approx(5) and verdict.verdict == "unclear"
-    assert verdict.said == "20.0 percent of the images have no gradient, 5.0 withstand the attack so"
+    assert verdict.said == "20.0 percent of the images are right and have no gradient, 5.0 withstand the attack so"
     stands[3] = False
-    verdict = checks.zero_gradients(gradients, stands)
+    verdict = checks.zero_gradients(gradients, stands, everything(20))
     assert verdict.numbers["of them standing"] == 0 and verdict.verdict == "unclear"
+
+
+def test_images_that_are_wrong_anyway_need_no_gradient() -> None:
+    gradients, stands = torch.zeros(40, 1, 2, 2), everything(40)
+    gradients[:20] = 0.5
+    verdict = checks.zero_gradients(gradients, stands, survived(20, of=40))
+    assert verdict.verdict == "pass" and verdict.numbers["images without gradient"] == 0
+    # Of 24 right ones 4 have none: a tenth of all 40.
+    verdict = checks.zero_gradients(gradients, stands, survived(24, of=40))
+    assert verdict.numbers["of them standing"] == pytest.approx(10) and verdict.verdict == "fail"
+    assert checks.zero_gradients(gradients, stands, survived(0, of=40)).verdict == "unclear"
+
+
+def test_one_measurement_alone_is_compared_with_nothing_and_is_no_pass() -> None:
+    alone = [
+        checks.restarts(survived(50)[None]),
+        checks.loss_curves(torch.rand(1, 5, 12), everything(12), radius=0.1),
+        checks.steps([10], [50.0], usual=10, images=200),
+        checks.step_size([0.1], [50.0], usual=0, images=200),
+    ]
+    assert {verdict.name for verdict in alone} == {"restarts", "loss_curves", "steps", "step_size"}
+    for verdict in alone:
+        assert verdict.verdict == "not run" and verdict.said.endswith("a single one has nothing to be compared with")
+
+
+def test_of_a_model_that_is_right_by_chance_the_worst_case_says_nothing_good() -> None:
+    assert checks.worst_case(survived(5)[None], {}).verdict == "pass"
+    verdict = checks.worst_case(survived(5)[None], {}, is_by_chance=True)
+    assert verdict.verdict == "unclear" and verdict.said.endswith("it is right no more often than by chance")
+    # What falls is hidden all the same.
+    assert checks.worst_case(survived(50)[None], {"a": survived(5)}, is_by_chance=True).verdict == "fail"
 
 
 def test_a_gradient_that_is_not_a_number_is_none_and_enters_no_record() -> None:
     gradients = torch.full((20, 1, 2, 2), 0.5)
     gradients[:3, 0, 0, 0] = torch.nan
     gradients[3, 0, 0, 0] = -torch.inf
-    verdict = checks.zero_gradients(gradients, torch.ones(20, dtype=torch.bool))
+    verdict = checks.zero_gradients(gradients, everything(20), everything(20))
     assert verdict.numbers["images with NaN"] == pytest.approx(15)
     assert verdict.numbers["images without gradient"] == pytest.approx(15) and verdict.verdict == "fail"
     assert "15.0 a gradient that holds NaN" in verdict.said
     assert verdict.curve is not None
     _, ranked = verdict.curve.lines["images"]
-    assert ranked == [0.0] * 3 + [0.5] * 16 + [checks.INFINITE]
+    assert ranked == [0.0] * 3 + [0.5] * 16 + [INFINITE]
 
 
 def test_losses_are_compared_per_image() -> None:

@@ -7,8 +7,18 @@ import torch
 from torch import Tensor
 
 from robustmetric.diagnose import checks
-from robustmetric.diagnose.checks import Verdict
 from robustmetric.diagnose.examine import OF_A_FUNCTION
+from robustmetric.diagnose.verdict import Verdict
+
+
+def every(images: int) -> Tensor:
+    return torch.ones(images, dtype=torch.bool)
+
+
+def curves(first: list[float], second: list[float], images: int) -> Verdict:
+    """Of two starts, on every image alike."""
+    values = torch.tensor([first, second])[:, :, None].expand(2, 2, images)
+    return checks.loss_curves(values, every(images), radius=0.1)
 
 
 def half(images: int) -> Tensor:
@@ -35,8 +45,8 @@ JUDGED: dict[str, tuple[Callable[[int], Verdict], Callable[[int], Verdict]]] = {
         lambda n: checks.restarts(torch.stack([half(n), ~half(n)])),
     ),
     "loss_curves": (
-        lambda n: checks.loss_curves(torch.tensor([[0.0, 1.0], [0.0, 1.0]])[:, :, None].expand(2, 2, n), radius=0.1),
-        lambda n: checks.loss_curves(torch.tensor([[0.0, 0.0], [1.0, 1.0]])[:, :, None].expand(2, 2, n), radius=0.1),
+        lambda n: curves([0.0, 1.0], [0.0, 1.0], n),
+        lambda n: curves([0.0, 0.0], [1.0, 1.0], n),
     ),
     "radius_sweep": (
         lambda n: checks.radius_sweep([0.1, 0.5], [60.0, 10.0], chance=10.0, images=n),
@@ -47,8 +57,8 @@ JUDGED: dict[str, tuple[Callable[[int], Verdict], Callable[[int], Verdict]]] = {
         lambda n: checks.steps([1, 10, 100], [60.0, 50.0, 10.0], usual=10, images=n),
     ),
     "zero_gradients": (
-        lambda n: checks.zero_gradients(torch.ones(n, 1, 2, 2), half(n)),
-        lambda n: checks.zero_gradients(torch.zeros(n, 1, 2, 2), half(n)),
+        lambda n: checks.zero_gradients(torch.ones(n, 1, 2, 2), half(n), every(n)),
+        lambda n: checks.zero_gradients(torch.zeros(n, 1, 2, 2), half(n), every(n)),
     ),
     "loss_against_margin": (
         lambda n: checks.loss_against_margin("usual", {"usual": half(n), "margin": half(n)}),

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from robustmetric.attacks.transfer import Surrogate
-from robustmetric.diagnose.checks import Verdict, overall
 from robustmetric.diagnose.examine import examine
 from robustmetric.diagnose.masking import Examination, Masking
 from robustmetric.diagnose.subject import Subject, classifier_subject, retrieval_subject
+from robustmetric.diagnose.verdict import Verdict, overall
 from robustmetric.errors import InputError
 from robustmetric.perturb.ball import Ball
 from robustmetric.perturb.pgd import PGD
@@ -276,8 +276,8 @@ def test_most_answers_decide_where_a_model_is_randomised() -> None:
             return nn.functional.one_hot(images().labels + int(self.calls % 3 == 1), 5).float()
 
     this = Examination(subject(Coin()), ENGINE, EFFORT, None, votes=3)
-    assert (this.clean() > 0.5).all()
-    assert not Examination(subject(Coin()), ENGINE, EFFORT, None, votes=1).clean().any()
+    assert this.clean().tolist() == pytest.approx([2 / 3] * len(this.clean())) and this.right().all()
+    assert not Examination(subject(Coin()), ENGINE, EFFORT, None, votes=1).right().any()
 
 
 @pytest.mark.parametrize(
@@ -286,6 +286,7 @@ def test_most_answers_decide_where_a_model_is_randomised() -> None:
         ({"restarts": 0}, "1 or more"),
         ({"counts": (5, 1)}, "rise"),
         ({"counts": ()}, "rise"),
+        ({"surrogates": "runs/plain"}, r"expected a list: \[runs/plain\]"),
         ({"sizes": (0.5,)}, "1 .the engine's. among them"),
     ],
 )

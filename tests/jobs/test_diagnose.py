@@ -25,13 +25,18 @@ from robustmetric.models.input_transforms import BitDepth, Transformed
 from robustmetric.perturb.ball import Ball
 from robustmetric.perturb.gradient_free import Square
 from robustmetric.perturb.pgd import PGD
+from robustmetric.report.warned import WARNED
 
-LITTLE = Masking(images=12, restarts=1, starts=1, start_steps=2, counts=(1, 2), sizes=(1.0,), apgd_steps=2, queries=5)
+Capture = pytest.CaptureFixture[str]
+
+LITTLE = Masking(
+    images=12, restarts=2, starts=2, start_steps=2, counts=(1, 2), sizes=(0.5, 1.0), apgd_steps=2, queries=5
+)
 SUITE = """
 engine: {name: pgd, ball: {name: ball, radius: 0.15}, steps: 2, step_size: 0.08}
 attacks:
   masking:
-    attack: {name: masking, images: 12, restarts: 1, starts: 1, start_steps: 2, counts: [1, 2], sizes: [1.0],
+    attack: {name: masking, images: 12, restarts: 2, starts: 2, start_steps: 2, counts: [1, 2], sizes: [0.5, 1.0],
              apgd_steps: 2, queries: 5}
 """
 
@@ -207,3 +212,34 @@ def test_what_cannot_be_diagnosed_is_refused() -> None:
     model = Classifier(ConvNet(side=8, kernel=3, widths=(4,), hidden=16, dim=8), 10)
     with pytest.raises(InputError, match="by_vote"):
         subject_of(arena(model, Digits(closed=True).load()), Masking(by_vote=True), suite().trials[0])
+    with pytest.raises(InputError, match="single encoder, without members"):
+        subject_of(place, Masking(by_vote=True), suite().trials[0])
+    for engine in (PGD(Ball(0.15), 2, 0.08, restarts=5), PGD(Ball(0.15), 2, 0.08, random_start=False)):
+        with pytest.raises(InputError, match="without restarts and random_start"):
+            list(run_masking(place, Suite("masking", [Trial("masking", LITTLE, engine)]), 0, {}))
+
+
+def test_a_vote_is_attacked_from_a_single_run_and_from_an_ensemble(command: Command, tmp_path: Path) -> None:
+    voting = SUITE.replace("queries: 5", "queries: 5, by_vote: true, surrogates: [single, two]")
+    (tmp_path / "little.yaml").write_text(voting)
+    for name, more in (("run", "seed=0"), ("two", "seed=1")):
+        assert command("train", "digits/eat", "epochs=1", more, "-o", name).code == 0
+    assert command("train", "digits/plain", "epochs=1", "-o", "single").code == 0
+    done = command("evaluate", "run", "little.yaml")
+    assert done.code == 0, done.err
+    found = records.read(tmp_path / "run" / "results.jsonl")
+    (transferred,) = [record for record in found if record.name == "black_box"]
+    assert {"single", "two", "white-box"} <= set(transferred.scores) and transferred.context["verdict"] != "not run"
+
+
+def test_of_a_model_that_knows_nothing_it_is_said_so_aloud_and_in_every_record(capsys: Capture) -> None:
+    model = Classifier(ConvNet(side=8, kernel=3, widths=(4,), hidden=16, dim=8), 10)
+    torch.nn.init.zeros_(model.head.weight)
+    place = arena(model, Digits(closed=True).load())
+    wide = Arena(**{**vars(place), "batch_size": 40})
+    found = list(run_masking(wide, suite(), 0, {"commit": "here"}))
+    assert "as by chance" in capsys.readouterr().err
+    assert all("as by chance" in record.context[WARNED][0] and record.context["commit"] == "here" for record in found)
+    last = found[-1].context
+    assert last["verdict"] != "honest" and last["checks"]["worst_case"] == "unclear"
+    assert "no more often than by chance" in last["said"]["worst_case"]

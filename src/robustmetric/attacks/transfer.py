@@ -25,6 +25,8 @@ class Surrogate:
 
     model: nn.Module
     gallery: Gallery
+    members: int = 1
+    """Of an ensemble that votes, as its target does; else 1."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ attack was too weak, so that what it left standing is no robustness. That all pa
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,46 +14,12 @@ from torch import Tensor
 
 from robustmetric.diagnose import thresholds
 from robustmetric.diagnose.thresholds import Word
+from robustmetric.diagnose.verdict import INFINITE, Curve, Verdict, finite, not_run
 from robustmetric.errors import InputError
 
-INFINITE = 1e6
-"""Stands for infinity in a record, which JSON does not have."""
+ALONE = "a single one has nothing to be compared with"
 Survived = Bool[Tensor, " images"]
 """Whether the model is still right about each image."""
-
-
-@dataclass(frozen=True)
-class Curve:
-    """What a verdict is drawn from: lines by name, each as (across, up)."""
-
-    across: str
-    up: str
-    lines: dict[str, tuple[list[float], list[float]]]
-    is_logarithmic: bool = False
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """One check: its name, how it ended, the numbers it rests on, and one sentence."""
-
-    name: str
-    verdict: Word
-    numbers: dict[str, float]
-    said: str
-    curve: Curve | None = field(default=None, compare=False)
-    evidence: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """What was measured beside it, as plain values for the record: no part of the verdict."""
-
-
-def overall(verdicts: Sequence[Verdict]) -> str:
-    """`masked` where any check fails, `unclear` where any is, else `honest`; those that were not run do not count."""
-    words = {verdict.verdict for verdict in verdicts} - {"not run"}
-    return "masked" if "fail" in words else "unclear" if "unclear" in words or not words else "honest"
-
-
-def not_run(name: str, why: str) -> Verdict:
-    """A check that could not be asked and why; it stands among the others, so that nobody takes it for done."""
-    return Verdict(name, "not run", {}, f"not run: {why}")
 
 
 def black_box(white: Survived, transferred: Mapping[str, Survived], ignorant: Collection[str] = ()) -> Verdict:
@@ -83,6 +49,8 @@ def hard_label(white: Survived, searched: Mapping[str, Survived]) -> Verdict:
 
 def restarts(runs: Bool[Tensor, "runs images"]) -> Verdict:
     """One climb must speak for all: the worst case per image over the restarts stays near the mean run."""
+    if len(runs) < 2:
+        return not_run("restarts", ALONE)
     scores = 100 * runs.float().mean(dim=1)
     worst = _percent(runs.all(dim=0))
     numbers = {
@@ -99,12 +67,18 @@ def restarts(runs: Bool[Tensor, "runs images"]) -> Verdict:
     return Verdict("restarts", word, numbers, said, Curve("run", "right, percent", drawn))
 
 
-def loss_curves(values: Float[Tensor, "starts steps images"], *, radius: float) -> Verdict:
+def loss_curves(values: Float[Tensor, "starts steps images"], right: Survived, *, radius: float) -> Verdict:
     """Climbs from random starts must rise, level off and end together; `values` has every start's margin at every step.
 
+    Of images that are `right` without an attack: a loss with a ceiling has nothing to gain where the model is wrong.
     The spread is, per image, max - min of the ends over the mean gain of a climb; its median over images is judged.
     Where climbs gain nothing the spread is infinite; in a ball so small that rounding does that, nothing is said.
     """
+    if len(values) < 2:
+        return not_run("loss_curves", ALONE)
+    if not right.any():
+        return Verdict("loss_curves", "unclear", {}, "the model is right about no image without an attack")
+    values = values[:, :, right]
     ends = values[:, -1]
     gains = (ends - values[:, 0]).mean(dim=0)
     least = gains.clamp_min(1e-12)
@@ -113,15 +87,15 @@ def loss_curves(values: Float[Tensor, "starts steps images"], *, radius: float) 
     typical = float(spread.median())
     numbers = {
         "spread": min(typical, INFINITE),
-        "gain": float(gains.median()),
-        "percent gained in the last quarter": max(min(100 * float(late.median()), INFINITE), -INFINITE),
+        "gain": finite(float(gains.median())),
+        "percent gained in the last quarter": finite(100 * float(late.median())),
     }
     means = values.mean(dim=2)
     drawn = {f"start {i + 1}": (_count(line, first=0), line.tolist()) for i, line in enumerate(means)}
     said = f"{len(values)} random starts end {typical:.2g} of a climb's gain apart"
     if typical >= INFINITE:
-        said = f"climbs from {len(values)} random starts gain nothing on {_percent(spread >= INFINITE):.1f} percent"
-        said += " of the images"
+        flat = f"{_percent(spread >= INFINITE):.1f} percent of the images it is right about"
+        said = f"climbs from {len(values)} random starts gain nothing on {flat}"
     word = _enough(thresholds.SPREAD.judge(typical), values.shape[2])
     if word == "fail" and thresholds.is_rounding(numbers["gain"], float(ends.abs().median()), radius):
         word, said = "unclear", f"{said}; at radius {radius:.3g} that is below what float32 can tell"
@@ -146,6 +120,8 @@ def steps(counts: Sequence[int], scores: Sequence[float], usual: int, *, images:
     `scores` count an image as lost when any step so far fooled the model.
     """
     _paired(counts, scores)
+    if len(counts) < 2:
+        return not_run("steps", ALONE)
     tenth = max((i for i, count in enumerate(counts) if count <= max(counts[-1] / 10, usual)), default=0)
     late = scores[tenth] - scores[-1]
     numbers = {f"after {counts[tenth]}": scores[tenth], f"after {counts[-1]}": scores[-1], "late": late}
@@ -155,27 +131,31 @@ def steps(counts: Sequence[int], scores: Sequence[float], usual: int, *, images:
     return Verdict("steps", _enough(thresholds.LATE.judge(late), images), numbers, said, curve)
 
 
-def zero_gradients(gradients: Float[Tensor, "images *shape"], stands: Survived) -> Verdict:
+def zero_gradients(gradients: Float[Tensor, "images *shape"], stands: Survived, right: Survived) -> Verdict:
     """Images that withstand the usual attack must have a gradient to climb; one with a NaN in it leads nowhere, and
     counts as none. Where there is none and the image falls all the same, nothing is hidden that counts: unclear.
+
+    Images that are wrong without an attack, not `right`, need no gradient: a loss with a ceiling has none there.
     """
-    broken = gradients.flatten(1).isnan().any(dim=1)
-    flat = gradients.flatten(1).nan_to_num(nan=0.0, posinf=INFINITE, neginf=-INFINITE)
+    count, own = len(gradients), gradients[right].flatten(1)
+    broken = own.isnan().any(dim=1)
+    flat = own.nan_to_num(nan=0.0, posinf=INFINITE, neginf=-INFINITE)
     lengths = flat.abs().amax(dim=1).masked_fill(broken, 0.0)
-    share, hidden = _percent(lengths == 0), _percent((lengths == 0) & stands)
+    lost = lengths == 0
+    share, hidden, unread = (100 * int(rows.sum()) / max(count, 1) for rows in (lost, lost & stands[right], broken))
     numbers = {
         "images without gradient": share,
         "of them standing": hidden,
-        "images with NaN": _percent(broken),
+        "images with NaN": unread,
         "pixels without gradient": _percent((flat == 0).flatten()),
-        "median of the largest entries": float(lengths.median()),
+        "median of the largest entries": float(lengths.median()) if len(lengths) else 0.0,
     }
     ranked = lengths.sort().values.tolist()
     curve = Curve("images, in order", "largest entry of the gradient", {"images": (_count(lengths), ranked)})
     at_least: Word = "unclear" if share >= thresholds.FLAT.unclear else "pass"
-    word = _enough(_worse(thresholds.FLAT.judge(hidden), at_least), len(flat))
-    said = f"{share:.1f} percent of the images have no gradient, {hidden:.1f} withstand the attack so"
-    said += f", {numbers['images with NaN']:.1f} a gradient that holds NaN" if broken.any() else ""
+    word = _enough(_worse(thresholds.FLAT.judge(hidden), at_least), len(own))
+    said = f"{share:.1f} percent of the images are right and have no gradient, {hidden:.1f} withstand the attack so"
+    said += f", {unread:.1f} a gradient that holds NaN" if broken.any() else ""
     return Verdict("zero_gradients", word, numbers, said, curve)
 
 
@@ -193,6 +173,8 @@ def loss_against_margin(usual: str, by_loss: Mapping[str, Survived]) -> Verdict:
 def step_size(sizes: Sequence[float], scores: Sequence[float], usual: int, *, images: int) -> Verdict:
     """The attack must not hang on its step size; `usual` is the place of the one used elsewhere."""
     _paired(sizes, scores)
+    if len(sizes) < 2:
+        return not_run("step_size", ALONE)
     gap = scores[usual] - min(scores)
     best = sizes[scores.index(min(scores))]
     numbers = {"usual": scores[usual], "best": min(scores), "best size": best, "gap": gap}
@@ -251,10 +233,13 @@ def randomness(
     return Verdict("randomness", word, {"apart": apart, **scores, "gap": gap}, said, _bars(scores))
 
 
-def worst_case(runs: Bool[Tensor, "runs images"], others: Mapping[str, Survived]) -> Verdict:
+def worst_case(
+    runs: Bool[Tensor, "runs images"], others: Mapping[str, Survived], *, is_by_chance: bool = False
+) -> Verdict:
     """One run of the usual attack must say what all attacks together do: per image, the worst of all that was run.
 
     Each of several attacks may win a little more than the usual one, none of them enough to tell, and each elsewhere.
+    Of a model that is right `is_by_chance` alone, without any attack, nothing is said: it has nothing to lose.
     """
     left, usual = runs.all(dim=0), _percent(runs)
     after = {"restarts": _percent(left)}
@@ -264,6 +249,8 @@ def worst_case(runs: Bool[Tensor, "runs images"], others: Mapping[str, Survived]
     gap = usual - _percent(left)
     said = f"{usual:.1f} percent right under one run of the usual attack, {_percent(left):.1f} under the worst of all"
     word = _enough(thresholds.WORST.judge(gap), len(left))
+    if is_by_chance:
+        word, said = _worse("unclear", word), f"{said}; without an attack it is right no more often than by chance"
     numbers = {"one run": usual, **after, "gap": gap}
     return Verdict("worst_case", word, numbers, said, _bars({"one run": usual, **after}))
 

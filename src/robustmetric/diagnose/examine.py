@@ -15,12 +15,13 @@ from torch import Tensor
 
 from robustmetric.diagnose import checks
 from robustmetric.diagnose.binarisation import find_planted
-from robustmetric.diagnose.checks import Survived, Verdict
+from robustmetric.diagnose.checks import Survived
 from robustmetric.diagnose.losses import by_loss
 from robustmetric.diagnose.masking import HALF, Answered, Examination, Masking, attached
 from robustmetric.diagnose.randomised import FixedDraw, apart
 from robustmetric.diagnose.subject import Decision, Subject
 from robustmetric.diagnose.thresholds import STRANGE, SWAYED
+from robustmetric.diagnose.verdict import Verdict, not_run
 from robustmetric.errors import InputError
 from robustmetric.perturb.apgd import APGD
 from robustmetric.perturb.expectation import Expectation
@@ -96,11 +97,11 @@ def _of_one_draw(this: Examination) -> tuple[Examination, Mapping[str, Check]]:
 def _drawn_gradients(this: Examination, left: Left) -> tuple[Verdict, Left]:
     gradients = torch.stack([_gradients(this).abs() for _ in range(this.effort.draws)])
     runs = _usual_runs(this, this.effort.restarts)
-    return checks.zero_gradients(gradients.mean(dim=0), runs.all(dim=0)), {}
+    return checks.zero_gradients(gradients.mean(dim=0), runs.all(dim=0), this.right()), {}
 
 
 def _no_draw(name: str, this: Examination, left: Left) -> tuple[Verdict, Left]:
-    return checks.not_run(name, "answers differ though torch, numpy and python draw alike: no draw can be fixed"), {}
+    return not_run(name, "answers differ though torch, numpy and python draw alike: no draw can be fixed"), {}
 
 
 def _ended(name: str, check: Check, this: Examination, left: Left, done: Mapping[str, Ended]) -> Ended:
@@ -124,7 +125,7 @@ def _randomness(distance: float, this: Examination, left: Left) -> tuple[Verdict
 def _zero_gradients(this: Examination, left: Left) -> tuple[Verdict, Left]:
     """The first check that asks who withstands the usual attack, and so the one that runs it."""
     runs = _usual_runs(this, this.effort.restarts)
-    return checks.zero_gradients(_gradients(this), runs.all(dim=0)), {RUNS: runs}
+    return checks.zero_gradients(_gradients(this), runs.all(dim=0), this.right()), {RUNS: runs}
 
 
 def _restarts(this: Examination, left: Left) -> tuple[Verdict, Left]:
@@ -132,7 +133,7 @@ def _restarts(this: Examination, left: Left) -> tuple[Verdict, Left]:
 
 
 def _loss_curves(this: Examination, left: Left) -> tuple[Verdict, Left]:
-    verdict = checks.loss_curves(_climbs(this), radius=this.engine.ball.radius)
+    verdict = checks.loss_curves(_climbs(this), this.right(), radius=this.engine.ball.radius)
     return replace(verdict, evidence=by_loss(this)), {}
 
 
@@ -190,11 +191,12 @@ def _hard_label(this: Examination, left: Left) -> tuple[Verdict, Left]:
 
 
 def _no_hard_label(this: Examination, left: Left) -> tuple[Verdict, Left]:
-    return checks.not_run("hard_label", "RayS lets images go one by one, and a draw is fixed for a whole batch"), {}
+    return not_run("hard_label", "RayS lets images go one by one, and a draw is fixed for a whole batch"), {}
 
 
 def _worst_case(this: Examination, left: Left) -> tuple[Verdict, Left]:
-    return checks.worst_case(left[RUNS], {name: found for name, found in left.items() if name != RUNS}), {}
+    others = {name: found for name, found in left.items() if name != RUNS}
+    return checks.worst_case(left[RUNS], others, is_by_chance=this.by_chance(this.right())), {}
 
 
 OF_A_FUNCTION: Mapping[str, Check] = {
@@ -278,9 +280,9 @@ def _planted(this: Examination) -> tuple[Tensor, Tensor]:
 
 
 def _transferred(this: Examination) -> dict[str, Survived]:
-    loss = this.subject.loss
-    sources = this.subject.surrogates.items()
-    return {name: this.transferred(source, loss, this.usual()) > HALF for name, source in sources}
+    subject = this.subject
+    sources = subject.surrogates.items()
+    return {name: this.transferred(source, subject.climbed_on(source), this.usual()) > HALF for name, source in sources}
 
 
 def _worst(found: Mapping[Any, Survived]) -> Survived:

@@ -57,6 +57,8 @@ class Masking:
     role: ClassVar[Literal["query", "candidate"]] = "query"
 
     def __post_init__(self) -> None:
+        if isinstance(self.surrogates, str):
+            raise InputError(f"surrogates {self.surrogates!r} is one word; expected a list: [{self.surrogates}]")
         numbers = (self.restarts, self.starts, self.start_steps, self.apgd_steps, self.queries, self.draws, self.votes)
         counts = list(self.counts)
         if min(self.images, *numbers) < 1 or not counts or counts != sorted(counts) or counts[0] < 1:
@@ -125,7 +127,11 @@ class Examination:
         subject = self.subject
         with frozen(source.model, subject.view) as embed, one_draw(subject.batch.inputs.device, 0):
             right = [subject.alone(embed(batch.inputs), batch, source.gallery) for batch in subject.batches()]
-        return is_by_chance(int(torch.cat(right).sum()), len(subject.batch), subject.chance / 100)
+        return self.by_chance(torch.cat(right))
+
+    def by_chance(self, right: Survived) -> bool:
+        """Whether that is no more than a model gets right that knows nothing."""
+        return is_by_chance(int(right.sum()), len(right), self.subject.chance / 100)
 
     @property
     def _how(self) -> dict[str, Any]:
@@ -134,6 +140,10 @@ class Examination:
     def clean(self) -> Answered:
         """The same without an attack."""
         return self._each(lambda batch: batch.inputs)
+
+    def right(self) -> Survived:
+        """Whether the model is right about each image without an attack: most of its answers."""
+        return self.clean() > HALF
 
     def _each(self, attack: Callable[[Batch], Inputs]) -> Answered:
         return torch.cat([self._right(attack(batch), batch) for batch in self.subject.batches()])

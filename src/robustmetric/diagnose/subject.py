@@ -62,8 +62,12 @@ class Subject:
 
     @property
     def alone(self) -> Right:
-        """Whether a single model is right, which has no members that vote."""
+        """Whether another model is right by itself; one with members by their mean."""
         return _right_neighbour if len(self.gallery) else _right_class
+
+    def climbed_on(self, source: Surrogate) -> Attack:
+        """What the usual attack climbs on another model: of neighbours by that model's own members, be it one."""
+        return _margin_of_neighbours(source.members) if len(self.gallery) else self.loss
 
     def batches(self) -> Iterator[Batch]:
         """The inputs, some at a time; always the same ones together."""
@@ -165,14 +169,14 @@ def retrieval_subject(
     """
     if not len(gallery):
         raise InputError("retrieval needs a gallery to search; expected at least one item")
-    right: Right = _right_neighbour if members == 1 else partial(_right_vote, members=members)
-    nearer, vote = NeighbourMargin(members), SoftVote(members, straight_through=False)
+    loss = _margin_of_neighbours(members)
+    nearer, right, vote = loss.attack, loss.right, SoftVote(members, straight_through=False)
     return Subject(
         model=model,
         batch=batch,
         gallery=gallery,
-        loss=Lifted(nearer, right),
-        margin=Lifted(nearer, right),
+        loss=loss,
+        margin=loss,
         others={"soft vote": Lifted(vote, right), "ES": Lifted(EmbeddingShift(), right)},
         watched=nearer,
         right=right,
@@ -241,6 +245,12 @@ class Recorder:
     def is_right(self) -> Bool[Tensor, "steps images"]:
         """Whether the model was right at every step."""
         return torch.cat([torch.stack([right for _, right in part[-self.count :]]) for part in self._parts], dim=1)
+
+
+def _margin_of_neighbours(members: int) -> Lifted:
+    """By so many members, lifted where the model that they are is wrong."""
+    right: Right = _right_neighbour if members == 1 else partial(_right_vote, members=members)
+    return Lifted(NeighbourMargin(members), right)
 
 
 def _right_class(z: Embeddings, batch: Batch, gallery: Gallery) -> Bool[Tensor, " batch"]:

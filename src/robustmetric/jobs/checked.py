@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from robustmetric.diagnose.checks import Verdict
 from robustmetric.diagnose.examine import Ended
+from robustmetric.diagnose.verdict import Verdict
 from robustmetric.jobs.folder import beside, load_arrays, save_arrays
 from robustmetric.jobs.resume import is_same
 from robustmetric.records import Record

@@ -15,21 +15,22 @@ from robustmetric.attacks.base import Attack
 from robustmetric.attacks.feature_match import Featured, shows_features
 from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.attacks.transfer import Source, Surrogate, Transfer, source_name
-from robustmetric.diagnose.checks import Verdict, overall
 from robustmetric.diagnose.examine import Ended, go_on
 from robustmetric.diagnose.masking import Masking
 from robustmetric.diagnose.randomised import one_draw
 from robustmetric.diagnose.subject import Subject, classifier_subject, retrieval_subject
+from robustmetric.diagnose.verdict import Verdict, overall
 from robustmetric.errors import InputError
 from robustmetric.jobs.answer import answering, check_features
 from robustmetric.jobs.arena import Arena, as_bytes
 from robustmetric.jobs.checked import keep, recall, recorded
 from robustmetric.jobs.evaluate import chance_of
+from robustmetric.jobs.restarts import voters
 from robustmetric.jobs.resume import find
 from robustmetric.jobs.surrogate import find_surrogate, surrogate_settings
+from robustmetric.jobs.warned import warned_context
 from robustmetric.jobs.workers import full_precision
 from robustmetric.models.classifier import Classifies
-from robustmetric.models.ensemble import Ensemble
 from robustmetric.numerics.randomness import generator
 from robustmetric.perturb.pgd import PGD
 from robustmetric.records import Record
@@ -62,13 +63,16 @@ def run_masking(
         raise InputError(f"the checks are run by one process, not {arena.workers.ranks}; expected --devices 1")
     if arena.fast:
         raise InputError("bfloat16 hides gradients by itself; expected the masking suite without --fast")
-    done = finished or {}
+    done, warned = finished or {}, None
     for trial in suite.runs():
         described = {"suite": suite.name, **(settings or {}), **trial.settings(), **arena.settings()}
         described |= _surrogates_settings(trial)
         last = Record(KIND, "verdict", {}, {**described, "trial": trial.label}, seed=seed, context=dict(context))
-        if find(last, done) is None:
-            yield from _diagnose(arena, trial, last, done, folder)
+        if find(last, done) is not None:
+            continue
+        if warned is None:
+            warned = warned_context(arena, suite, is_randomised=False)
+        yield from _diagnose(arena, trial, replace(last, context={**context, **warned}), done, folder)
 
 
 @contextmanager
@@ -84,6 +88,11 @@ def _verdicts(
     masking, engine = trial.attack, trial.engine
     if not isinstance(masking, Masking) or not isinstance(engine, PGD):
         raise InputError(f"trial {trial.label!r}: {masking!r} with {engine!r}; expected masking with the engine pgd")
+    if engine.restarts > 1 or not engine.random_start:
+        raise InputError(
+            f"trial {trial.label!r}: the checks start each climb at random, as often as `restarts` of masking says; "
+            "expected an engine without restarts and random_start"
+        )
     device = arena.workers.device
     with _apart(device, seed):
         subject = subject_of(arena, masking, trial)
@@ -148,7 +157,12 @@ def subject_of(arena: Arena, masking: Masking, trial: Trial) -> Subject:
         subject = classifier_subject(model, batch, model.classes, features=features, view=arena.seen)
         return replace(subject, surrogates=sources, together=arena.batch_size, search=arena.search)
     chance = chance_of(batch.labels, arena.gallery.labels, own=arena.items is arena.queries)
-    members = len(model.members) if masking.by_vote and isinstance(model, Ensemble) else 1
+    members = 1
+    if masking.by_vote:
+        members = voters(model)
+        if members == 1:
+            raise InputError("by_vote is for ensembles, and this is a single encoder, without members: leave it out")
+        sources = {name: replace(source, members=voters(source.model)) for name, source in sources.items()}
     subject = retrieval_subject(
         model, batch, arena.gallery, chance, members=members, view=arena.seen, surrogates=sources
     )  # fmt: skip
