@@ -19,11 +19,14 @@ from robustmetric.data.transforms import Identity
 from robustmetric.errors import InputError, nearest
 from robustmetric.jobs import unpack
 from robustmetric.jobs.arena import Arena
+from robustmetric.jobs.at_hand import target_at_hand
 from robustmetric.jobs.attacked import attack_batch
+from robustmetric.jobs.closing import of_suite
 from robustmetric.jobs.clustering import run_any_suite
 from robustmetric.jobs.own import unit, unsearchable
 from robustmetric.jobs.suites import load_suite
 from robustmetric.jobs.surrogate import find_surrogate, named_surrogate, refuse_itself
+from robustmetric.jobs.target import record_suite
 from robustmetric.jobs.workers import Workers, describe, full_precision
 from robustmetric.jobs.worst_case import dressed, fitted
 from robustmetric.models.classifier import Classifies
@@ -72,6 +75,7 @@ def evaluate(
     fast: bool = False,
     kmeans: Backend = "torch",
     surrogate: nn.Module | str | Path | None = None,
+    out: str | Path | None = None,
 ) -> list[records.Record]:
     """Clean retrieval and every attack of a suite on images in [0, 1]; each image searches all the others.
 
@@ -79,26 +83,31 @@ def evaluate(
     The encoder runs where its parameters are; its embeddings are scaled to unit length, or, where it is a model of
     ours, left as they are. `fast` sees it in bfloat16 on a GPU: for a quick look, as scores change a little. `kmeans`
     says who clusters where the suite is on clustering. `surrogate` is what a suite such as `transfer` climbs on: a run
-    folder, or another module, which is put on the encoder's device.
+    folder, or another module, which is put on the encoder's device. `out` is a folder in which each record is written
+    as it comes, for `robustmetric report` and `compare`; the same call goes on where one was cut, another model or
+    other images are refused, and given back is all that it holds of the suite, the seed and these queries:
+
+        evaluate(encoder, images, labels, suite="ers224", out="runs/mine")
     """
     _check_encoder(encoder)
     _check_settings(suite, radius, seed=seed, batch_size=batch_size, queries=queries)
     chosen = load_suite(suite, radius, surrogate=named_surrogate(surrogate))
     refuse_itself(chosen, unit(encoder))
-    is_searched = not isinstance(encoder, Classifies)
-    images, labels = _checked(images, labels, searched=is_searched)
+    images, labels = _checked(images, labels, searched=not isinstance(encoder, Classifies))
     sizes = labels.unique(return_counts=True)[1].tolist()
-    if is_searched and (why := unsearchable(sizes, has_gallery=False)):
+    if not isinstance(encoder, Classifies) and (why := unsearchable(sizes, has_gallery=False)):
         raise InputError(f"the labels are of {why}")
-    device = _device(encoder, images)
-    split = _split(images, labels, encoder)
-    dataset = Dataset("tensors", train=split, queries=split)
+    device, dataset = _device(encoder, images), _dataset(images, labels, encoder)
+    target = None if out is None else target_at_hand(encoder, dataset, out)
     arena = Arena.prepare(
         unit(encoder), dataset, Identity(), Workers(device),
         limit=queries, seed=seed, batch_size=batch_size, fast=fast,
     )  # fmt: skip
     context = records.context(describe(device))
-    return [record for record, _ in run_any_suite(arena, chosen, seed, context, kmeans=kmeans)]
+    if target is None:
+        return [record for record, _ in run_any_suite(arena, chosen, seed, context, kmeans=kmeans)]
+    record_suite(target, chosen, arena, seed, context, target.folder.finished(), kmeans)
+    return of_suite(list(target.folder.finished().values()), chosen.name, arena.settings(), seed)
 
 
 @full_precision()
@@ -124,8 +133,7 @@ def attack(
     trial = _trial(name, suite, radius, named_surrogate(surrogate))
     refuse_itself(Suite(suite, [trial]), unit(encoder))
     images, labels = _checked(images, labels, searched=not isinstance(encoder, Classifies))
-    split = _split(images, labels, encoder)
-    dataset = Dataset("tensors", train=split, queries=split)
+    dataset = _dataset(images, labels, encoder)
     arena = Arena.prepare(unit(encoder), dataset, Identity(), Workers(_device(encoder, images)), batch_size=batch_size)
     trial = fitted(Suite(suite, [trial]), arena).trials[0]
     seen, source = dressed(arena, trial.attack), find_surrogate(trial, arena)
@@ -213,19 +221,20 @@ def _check_encoder(encoder: Any) -> None:
         )
 
 
-def _split(images: Tensor, labels: Tensor, encoder: nn.Module) -> Split:
+def _dataset(images: Tensor, labels: Tensor, encoder: nn.Module) -> Dataset:
     classes, numbers = labels.cpu().unique(return_inverse=True)
     if isinstance(encoder, Classifies):
         # A label is the place of its logit, also where some classes are absent.
         classes, numbers = torch.arange(encoder.classes), labels.cpu()
     height_width = torch.tensor(images.shape[-2:] if images.dim() == 4 else (1, images.shape[-1]))
-    return Split(
+    split = Split(
         inputs=images.float(),
         labels=numbers,
         names=tuple(f"image {i}" for i in range(len(images))),
         sizes=height_width.expand(len(images), 2),
         class_names=tuple(str(int(c)) for c in classes),
     )
+    return Dataset("tensors", train=split, queries=split)
 
 
 def _device(encoder: nn.Module, images: Tensor) -> torch.device:

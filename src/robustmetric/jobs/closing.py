@@ -46,13 +46,18 @@ def in_words(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.2g} h"
 
 
+def of_suite(found: Sequence[Record], suite: str, settings: Mapping[str, Any], seed: int) -> list[Record]:
+    """The records of a suite and a seed that have all of these settings."""
+    of_this = [one for one in found if one.settings.get("suite") == suite and one.seed == seed]
+    return [one for one in of_this if all(one.settings.get(key) == value for key, value in settings.items())]
+
+
 def closing(found: Sequence[Record], suite: str, settings: Mapping[str, Any], seed: int) -> str:
     """A sentence on the strongest attack at the middle radius; "" where no score counts right answers.
 
     The radius is the protocol's choice: the largest may leave nothing of an image, and the smallest flatters.
     """
-    of_this = [one for one in found if one.settings.get("suite") == suite and one.seed == seed]
-    of_this = [one for one in of_this if all(one.settings.get(key) == value for key, value in settings.items())]
+    of_this = of_suite(found, suite, settings, seed)
     clean = next((one for one in of_this if one.kind == "clean"), None)
     left = {
         (float(one.settings["radius"]), one.name): min(one.scores[key] for key in ANSWERS if key in one.scores)

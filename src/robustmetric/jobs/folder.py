@@ -59,7 +59,7 @@ class RunFolder:
 
     @contextmanager
     def left_free_by_failure(self, begun: bool) -> Iterator[None]:
-        """A training that fails before it saved anything leaves nothing that would refuse the next try."""
+        """A job that fails before it saved anything leaves nothing that would refuse the next try."""
         try:
             yield
         except Exception:

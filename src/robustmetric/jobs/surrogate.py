@@ -1,5 +1,7 @@
 """The surrogate of a transferred attack: a run folder's model or one's own, and the gallery as it embeds it."""
 
+import hashlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -132,6 +134,16 @@ def _built(model: nn.Module) -> Iterator[tuple[str, type[nn.Module], dict[str, s
         settings = {key: value for key, value in vars(part).items() if isinstance(value, str | int | float | tuple)}
         told = {key: repr(value) for key, value in settings.items() if key != "training"}
         yield name, type(part), told, state_fingerprint(dict(part.named_buffers(recurse=False)))
+
+
+def construction(model: nn.Module) -> str:
+    """16 hex digits of how a model is built, which its weights do not say: parts, plain settings, pixel statistics."""
+    # What is shown by its address is shown otherwise in the next process.
+    parts = [
+        (name, kind.__qualname__, {key: value for key, value in told.items() if " at 0x" not in value}, buffers)
+        for name, kind, told, buffers in _built(model)
+    ]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
 def _bare(model: nn.Module) -> nn.Module:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from torch import nn
 
@@ -95,8 +95,6 @@ def evaluate(
     workers = Workers.of(hardware.fabric())
     lead, context = workers.rank == 0, records.context(describe(workers.device, workers.ranks))
     context |= {NOTE: target.dataset.note} if target.dataset.note else {}
-    if lead and not target.folder.recipe.exists():
-        target.folder.begin(target.spec, summarise(target.spec, target.name, context))
     # Before the arena, whose embedding the ranks share: none may read what the first one already adds.
     finished = target.folder.finished()
     arena = Arena.prepare(
@@ -105,13 +103,31 @@ def evaluate(
     )  # fmt: skip
     if lead:
         _say_first(target, suite, surrogate)
-    settings, kept = {"data": target.dataset.name}, target.folder.path
-    for record, pictures in run_any_suite(arena, chosen, seed, context, settings, finished, kept, backend):
-        if lead:
-            _keep(target, record, pictures)
-    if lead:
-        _say_last(target, chosen, finished, arena, seed)
+    record_suite(target, chosen, arena, seed, context, finished, backend)
     return list(target.folder.finished().values())
+
+
+def record_suite(
+    target: Target,
+    suite: Suite,
+    arena: Arena,
+    seed: int,
+    context: Mapping[str, Any],
+    finished: Mapping[str, Record],
+    kmeans: Backend = "torch",
+) -> None:
+    """Run what is not `finished` of a suite; each record is written into the target's folder, and told, as it comes."""
+    lead = arena.workers.rank == 0
+    begun = lead and not target.folder.recipe.exists()
+    settings, kept = {"data": target.dataset.name}, target.folder.path
+    with target.folder.left_free_by_failure(begun):
+        if begun:
+            target.folder.begin(target.spec, summarise(target.spec, target.name, context))
+        for record, pictures in run_any_suite(arena, suite, seed, context, settings, finished, kept, kmeans):
+            if lead:
+                _keep(target, record, pictures)
+    if lead:
+        _say_last(target, suite, finished, arena, seed)
 
 
 def _say_first(target: Target, suite: str, surrogate: str | None) -> None:
