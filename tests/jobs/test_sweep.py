@@ -44,8 +44,18 @@ def test_a_sweep_is_attacked_on_as_many_queries_as_are_asked_for(command: Comman
         assert attacked and all((r["count"], r["settings"]["batch"]) == (12, 5) for r in attacked)
 
 
-def test_queries_without_a_suite_are_refused_before_any_training(command: Command, tmp_path: Path) -> None:
-    for option in (("--queries", 12), ("--search", "tf32")):
+def test_a_sweep_is_attacked_at_the_radius_that_is_asked_for(command: Command, suite: Path, tmp_path: Path) -> None:
+    for radius in ("3/255", "0.05"):
+        assert command("sweep", *SMALL, "seed=0,1", "--evaluate", suite, "--radius", radius, "-o", "s").code == 0
+    found = [json.loads(line) for line in (tmp_path / "s" / "seed0" / "results.jsonl").read_text().splitlines()]
+    radii = sorted({record["settings"]["radius"] for record in found if record["kind"] == "attack"})
+    assert radii == pytest.approx([3 / 255, 0.05]), "none of the suite's own, and the second sweep adds to the first"
+
+
+def test_options_of_an_evaluation_without_a_suite_are_refused_before_any_training(
+    command: Command, tmp_path: Path
+) -> None:
+    for option in (("--radius", "0.1"), ("--queries", 12), ("--search", "tf32")):
         error = command("sweep", *SMALL, "seed=0,1", *option, "-o", "s").error
         assert "expected --evaluate SUITE with them" in error and not (tmp_path / "s").exists()
 

@@ -33,6 +33,7 @@ Surrogate = Annotated[
     typer.Option(metavar="RUN", help="The attacker's own model, a run or FILE.FUNCTION, for attacks that transfer."),
 ]
 
+Radius = Annotated[str | None, typer.Option(help="One radius for every attack: 8/255.")]
 Queries = Annotated[int | None, typer.Option(help="Use this many queries, drawn with the seed.")]
 Radii = Annotated[list[float] | None, typer.Option(help="State the result at this radius; may be repeated.")]
 Together = Annotated[int, typer.Option(help="Images attacked at a time.")]
@@ -105,6 +106,7 @@ def sweep(
         Path | None, typer.Option("--out", "-o", help="Folder of the runs; default runs/sweep-<recipe>.")
     ] = None,
     fast: Annotated[bool, typer.Option("--fast", help="On a GPU: bfloat16, compiled attacks and updates.")] = False,
+    radius: Radius = None,
     queries: Queries = None,
     batch: Together = 128,
     search: Search = "fp32",
@@ -128,8 +130,9 @@ def sweep(
         changes, hardware = hurry(changes, hardware)
     with going_on():
         made = job(
-            recipe, changes, out, suite=suite, queries=queries, batch_size=batch, search=search, hardware=hardware
-        )
+            recipe, changes, out, suite=suite,
+            radius=_number(radius), queries=queries, batch_size=batch, search=search, hardware=hardware,
+        )  # fmt: skip
         typer.echo(made)
 
 
@@ -140,7 +143,7 @@ def evaluate(
     data: OtherData = None,
     view: View = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Where results go; default: the run folder.")] = None,
-    radius: Annotated[str | None, typer.Option(help="One radius for every attack: 8/255.")] = None,
+    radius: Radius = None,
     mode: Annotated[list[str] | None, typer.Option(help="fixed, compat; default: as the suite says.")] = None,
     queries: Queries = None,
     seed: Annotated[int, typer.Option(help="Seed of the attacks' targets and starts.")] = 0,

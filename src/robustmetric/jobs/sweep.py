@@ -30,6 +30,7 @@ def sweep(
     out: Path | None = None,
     *,
     suite: str | None = None,
+    radius: float | None = None,
     queries: int | None = None,
     batch_size: int = 128,
     search: str = "fp32",
@@ -37,15 +38,15 @@ def sweep(
 ) -> Path:
     """Train the product of all values; returns the table. What is finished is not run again, what was begun goes on.
 
-    `queries`, `batch_size` and `search` are those of `evaluate`, by `suite`.
+    `radius`, `queries`, `batch_size` and `search` are those of `evaluate`, by `suite`.
     """
     _, where = assemble.resolve(name, [])
     home = out or Path("runs") / f"sweep-{assemble.title(where)}"
     runs = {RunFolder(home / one.name): one for one in combinations(assignments)}
     if suite is not None:
-        check_search(load_suite(suite), search)
-    elif queries is not None or search != "fp32":
-        raise InputError("--queries and --search are of an evaluation; expected --evaluate SUITE with them")
+        check_search(load_suite(suite, radius), search)
+    elif queries is not None or radius is not None or search != "fp32":
+        raise InputError("--radius, --queries and --search are of an evaluation; expected --evaluate SUITE with them")
     hardware.check()
     for one in runs.values():
         recipe.look_over(assemble.resolve(name, one.overrides)[0], NAMES, where)
@@ -58,8 +59,10 @@ def sweep(
         if not before:
             train(name, one.overrides, folder.path, resume=folder.recipe.is_file(), hardware=hardware)
         if suite is not None:
-            path = str(folder.path)
-            evaluate(path, suite, queries=queries, batch_size=batch_size, search=search, hardware=hardware)
+            evaluate(
+                str(folder.path), suite,
+                radius=radius, queries=queries, batch_size=batch_size, search=search, hardware=hardware,
+            )  # fmt: skip
         found = scores(folder.path)
         table.append({"run": one.name, **one.values, **found})
         write_table(home / TABLE, table)
