@@ -11,6 +11,7 @@ from robustmetric.attacks.margin import (
     Misclassify,
     MisclassifyTowards,
     accuracy,
+    check_logits,
     cross_entropy,
     dlr,
     is_wrong,
@@ -173,8 +174,8 @@ def test_two_classes_suffice_for_the_margin() -> None:
     [
         ([[1.0, math.nan]], 0, "NaN or infinity"),
         ([[1.0, math.inf]], 0, "NaN or infinity"),
-        ([[0.75, 0.25], [0.0, 1.0]], 0, "returns probabilities"),
-        ([[0.75, 0.2461], [0.002, 1.0]], 0, "returns probabilities"),  # as a softmax in bfloat16 rounds them
+        ([[0.75, 0.25], [0.0, 1.0]] * 5, 0, "returns probabilities"),
+        ([[0.75, 0.2461], [0.002, 1.0]] * 5, 0, "returns probabilities"),  # as a softmax in bfloat16 rounds them
         ([[3.0, 1.0]], 2, "label 2 has no logit: the model tells 2 classes apart"),
         ([[3.0, 1.0]], -1, "label -1 has no logit: the model tells 2 classes apart"),
     ],
@@ -189,6 +190,14 @@ def test_what_are_no_logits_is_refused_at_the_clean_pass(logits: list[list[float
 def test_logits_that_happen_to_lie_between_0_and_1_are_none_the_less_logits() -> None:
     z = torch.tensor([[0.75, 0.25], [0.9, 0.3]])
     assert Misclassify("margin").choose(z, rows(z, torch.tensor([0, 0])), empty(2), None)
+
+
+def test_a_few_rows_that_look_like_probabilities_are_refused_in_the_first_batch_alone() -> None:
+    z, labels = torch.tensor([[0.75, 0.25], [0.0, 1.0]]), torch.tensor([0, 1])
+    with pytest.raises(InputError, match="returns probabilities"):
+        check_logits(z, labels, first=True)
+    # The last survivors of a least-squares fit may well look so, whose other rows do not.
+    assert Misclassify("margin").choose(z, rows(z, labels), empty(2), None)
 
 
 def test_a_rank_beyond_the_targets_is_refused() -> None:

@@ -77,6 +77,14 @@ class Rounded(Means):
         return super().forward(x.round())
 
 
+class Rooted(Means):
+    """Takes a root that bytes alone are fit for."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        away = (255 * x - (255 * x).round()).abs().flatten(1).amax(dim=1)
+        return super().forward(x) * (1e-2 - away).sqrt()[:, None]
+
+
 class Followed(Means):
     """Shifts its logits while autograd follows it."""
 
@@ -159,6 +167,12 @@ def test_saturated_logits_have_no_gradient_of_cross_entropy_and_one_of_dlr(suite
     found = warned_context(prepared(Sure()), suite, is_randomised=False)
     (words,) = found["warnings"]
     assert "where APGD-CE begins" in words and "saturation" in words
+
+
+def test_answers_that_are_no_numbers_off_the_clean_images_are_told(suite: Suite) -> None:
+    words, *others = warned_context(prepared(Rooted()), suite, is_randomised=False)["warnings"]
+    assert "have NaN or infinity for an answer where APGD-CE begins, and count as fooled" in words
+    assert len(others) == 1 and "APGD-T" in others[0], "and nothing of rounding or saturation"
 
 
 def test_images_that_the_first_point_wins_need_no_gradient(suite: Suite) -> None:

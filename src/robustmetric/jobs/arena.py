@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from robustmetric.attacks.margin import check_logits
 from robustmetric.data.base import Dataset, Split
 from robustmetric.data.protocols import Transform
 from robustmetric.errors import InputError, nearest
@@ -88,7 +89,8 @@ class Arena:
         if isinstance(model, Classifies):
             _check_classes(model.classes, dataset)
             with repeatable(workers.device, seed, 5):
-                checked_logits(model, as_bytes(queries.batch(rows[:2], view)).inputs, model.classes)
+                batch = as_bytes(queries.batch(rows[:batch_size], view))
+                check_logits(checked_logits(model, batch.inputs, model.classes), batch.labels, first=True)
             arena_gallery = empty_gallery(model.classes, workers.device)
         else:
             with repeatable(workers.device, seed, 5):

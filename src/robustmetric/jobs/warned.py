@@ -193,7 +193,7 @@ def _dynamic(arena: Arena, batch: Batch) -> Iterator[str]:
 
 
 def _flat(arena: Arena, trials: list[Trial], batch: Batch) -> Iterator[str]:
-    """Images that the model is right about and that have no gradient, or one that holds NaN, where APGD begins."""
+    """Images that the model is right about and that have no gradient, or no number to climb, where APGD begins."""
     with frozen(arena.model, arena.seen) as embed, one_draw(arena.workers.device, 0):
         with torch.no_grad():
             clean = embed(batch.inputs)
@@ -204,8 +204,15 @@ def _flat(arena: Arena, trials: list[Trial], batch: Batch) -> Iterator[str]:
             except InputError:
                 continue  # the trial says why
             rows = gradient.flatten(1)
+            lost = right & ~height.isfinite()
+            if lost.any():
+                yield (
+                    f"{int(lost.sum())} of the first {int(right.sum())} images that are named rightly have NaN or "
+                    f"infinity for an answer where {trial.label} begins, and count as fooled: what is left says little; "
+                    "look for roots, logarithms and quotients in the model that clean images alone are fit for"
+                )
             # What the first point wins already need not be moved: lifted, a loss below 0 has no slope there.
-            flat = (~rows.any(dim=1) | rows.isnan().any(dim=1)) & right & ~(height >= WON)
+            flat = (~rows.any(dim=1) | rows.isnan().any(dim=1)) & right & ~lost & ~(height >= WON)
             if flat.any():
                 yield (
                     f"{int(flat.sum())} of the first {int(right.sum())} images that are named rightly have no gradient "
