@@ -57,7 +57,9 @@ def cells(text: str) -> list[list[str]]:
 
 @pytest.mark.parametrize(("place", "protocol", "name"), TABLES)
 def test_white_box(place: str, protocol: str, name: str) -> None:
-    head, _, *lines = cells(section(place).partition("Transfer from")[0])
+    head, _, *lines = cells(
+        section(place).partition("\nThe rebuttal counts otherwise")[0].partition("Transfer from")[0]
+    )
     expected = [other for where, _, other in TABLES if where == place]
     assert [first for first, *_ in lines] == expected and head[1:-1] == ["clean", *COLUMNS]
     (shown,) = [rest for first, *rest in lines if first == name]
@@ -67,6 +69,17 @@ def test_white_box(place: str, protocol: str, name: str) -> None:
     verdict = (found.get("masking") or {}).get("verdict", "-")
     assert [cell.strip("*") for cell in shown] == [f"{found['clean']['accuracy']:.1f}", *left, verdict]
     assert scores.get("worst case") == scores.get("AutoAttack"), "the page would have to tell of both"
+
+
+def test_as_the_rebuttal_counts() -> None:
+    head, _, *lines = cells(
+        section(TRAINED).partition("\nThe rebuttal counts otherwise")[2].partition("\nSeed 1 of")[0]
+    )
+    assert head[1:] == list(TRANSFERRED) and [first for first, *_ in lines] == [n for n in MEASURED if n != "plain"]
+    for first, *shown in lines:
+        found = row(first, "scaled_0.4")["classification"]
+        lowest, apart = found["lowest run"], found["max - min"]
+        assert shown == [f"{lowest[attack]:.1f} ({apart[attack]:.1f})" for attack in TRANSFERRED]
 
 
 def test_transfer_to_the_short_rows() -> None:

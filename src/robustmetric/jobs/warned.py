@@ -208,8 +208,8 @@ def _flat(arena: Arena, trials: list[Trial], batch: Batch) -> Iterator[str]:
             if lost.any():
                 yield (
                     f"{int(lost.sum())} of the first {int(right.sum())} images that are named rightly have NaN or "
-                    f"infinity for an answer where {trial.label} begins, and count as fooled: what is left says little; "
-                    "look for roots, logarithms and quotients in the model that clean images alone are fit for"
+                    f"infinity for an answer where {trial.label} begins, and count as fooled, so that what is left "
+                    "says little; look for roots, logarithms and quotients that clean images alone are fit for"
                 )
             # What the first point wins already need not be moved: lifted, a loss below 0 has no slope there.
             flat = (~rows.any(dim=1) | rows.isnan().any(dim=1)) & right & ~lost & ~(height >= WON)
