@@ -109,3 +109,15 @@ def test_every_exhibit_of_the_detector_at_the_effort_of_the_suite() -> None:
     scaled = "madry, logits / 1000"
     assert max((gap, name) for (truth, _, name), gap in gaps.items() if truth == "honest") == (9.2, scaled)
     assert gaps["masked", 1, scaled] == 9.3 and "9.3 to those of `worst_case`" in words
+
+
+def test_whom_a_search_below_pgd_would_flag() -> None:
+    rows = [row for name in GROUPS for row in result(f"detector_{name}_suite-cpu")["exhibits"]]
+    searches = (("gradient_free", "Square"), ("hard_label", "RayS"))
+    below = {"honest": 0, "masked": 0}
+    for row in rows:
+        asked = [(row["checks"].get(check, {}), search) for check, search in searches]
+        below[row["truth"]] += any(search in one and one[search] < one["white-box"] for one, search in asked)
+    words = " ".join((ROOT / "docs" / "masking.md").read_text().split())
+    assert "would flag {honest} of the 25 honest models".format(**below) in words
+    assert "(and {masked} of the 25 masked ones)".format(**below) in words
