@@ -16,6 +16,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from robustmetric import records
+from robustmetric.jobs.folder import RunFolder
 from robustmetric.jobs.train import train
 from robustmetric.perturb.ball import Ball
 from robustmetric.perturb.pgd import PGD, Rowwise
@@ -484,3 +485,22 @@ def test_copies_are_unpacked_attacked_and_told_by_row(
     assert [one["of"] for one in row["left"].values()] == [round(12 * share / 100) for share in right[:-1]]
     assert row["AutoRank"]["R@1"] == right[-1] < right[0] and row["AutoRank"]["interval"][1] >= right[-1]
     assert sum(row["AutoRank"]["lost_first_to"].values()) == round(12 * (right[0] - right[-1]) / 100)
+
+
+def test_smoothings_are_trained_and_attacked_once(
+    script: Script, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = ["--smoothings", "0", "0.8", "--seeds", "1", "--defences", "madry", "--settings", "epochs=1"]
+    few += ["defence.attack.steps=1", "--images", "20", "--runs", str(tmp_path / "runs"), "--results", str(tmp_path)]
+    smoothing = script("smoothing")
+    assert smoothing.main(few) == 0
+    rows = results(tmp_path, "smoothing")["rows"]
+    assert [(row["defence"], row["smoothing"], row["seed"], row["images"]) for row in rows] == [
+        ("madry", 0.0, 0, 20), ("madry", 0.8, 0, 20),
+    ]  # fmt: skip
+    assert all(0 <= row["AutoAttack"] <= row["PGD-100"] < row["clean"] for row in rows)
+    loss = RunFolder(tmp_path / "runs" / "digits-madry-s0.8-seed0").read_recipe()["defence"]
+    assert loss["loss"]["smoothing"] == 0.8 and "smoothing" not in loss["climbed"], "hard labels in the ascent"
+    made = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/*.jsonl")}
+    assert smoothing.main(few) == 0 and results(tmp_path, "smoothing")["rows"] == rows
+    assert made == {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/*.jsonl")}
