@@ -3,8 +3,8 @@
     python benchmarks/smoothing.py [--smoothings 0 0.5 0.8] [--seeds 3] [--runs runs]
 
 Trains `digits/classifier_scattering` and `digits/classifier_madry` (hard labels in its ascent, as published) with each
-smoothing and seed, 20 s each on a CPU, and attacks the 540 test images by the suite `autoattack_pgd100` at the radius of
-the training. What is finished in `--runs` is not run again. The rows go to `smoothing-cpu.json` as they come.
+smoothing and seed, 20 s each on a CPU, and attacks the 540 test images by `autoattack_pgd100` at the radius of the
+training. What is finished in `--runs` is not run again. The rows go to `smoothing-cpu.json` as they come.
 """
 
 import argparse
