@@ -209,6 +209,16 @@ def test_one_measurement_alone_is_compared_with_nothing_and_is_no_pass() -> None
     assert {verdict.name for verdict in alone} == {"restarts", "loss_curves", "steps", "step_size"}
     for verdict in alone:
         assert verdict.verdict == "not run" and verdict.said.endswith("a single one has nothing to be compared with")
+    assert checks.step_size([0.1, 0.1], [50.0, 50.0], usual=0, images=200) == alone[-1], "twice the same"
+
+
+def test_steps_that_end_at_the_usual_ones_are_compared_with_nothing() -> None:
+    # A climb of the usual 20 steps, or more, is where the comparison begins: 20 with 20 would always pass.
+    for usual in (20, 50):
+        verdict = checks.steps([1, 5, 20], [90.0, 60.0, 20.0], usual=usual, images=200)
+        assert verdict.verdict == "not run" and not verdict.numbers
+        assert verdict.said == f"not run: none of 1, 5, 20 is more than the usual {usual} steps"
+    assert checks.steps([1, 5, 20], [90.0, 60.0, 20.0], usual=19, images=200).verdict == "fail"
 
 
 def test_of_a_model_that_is_right_by_chance_the_worst_case_says_nothing_good() -> None:

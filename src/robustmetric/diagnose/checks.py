@@ -123,6 +123,8 @@ def steps(counts: Sequence[int], scores: Sequence[float], usual: int, *, images:
     if len(counts) < 2:
         return not_run("steps", ALONE)
     tenth = max((i for i, count in enumerate(counts) if count <= max(counts[-1] / 10, usual)), default=0)
+    if counts[tenth] == counts[-1]:
+        return not_run("steps", f"none of {', '.join(map(str, counts))} is more than the usual {usual} steps")
     late = scores[tenth] - scores[-1]
     numbers = {f"after {counts[tenth]}": scores[tenth], f"after {counts[-1]}": scores[-1], "late": late}
     said = f"{scores[tenth]:.1f} percent right after {counts[tenth]} steps, {scores[-1]:.1f} after {counts[-1]}"
@@ -173,7 +175,7 @@ def loss_against_margin(usual: str, by_loss: Mapping[str, Survived]) -> Verdict:
 def step_size(sizes: Sequence[float], scores: Sequence[float], usual: int, *, images: int) -> Verdict:
     """The attack must not hang on its step size; `usual` is the place of the one used elsewhere."""
     _paired(sizes, scores)
-    if len(sizes) < 2:
+    if len(set(sizes)) < 2:
         return not_run("step_size", ALONE)
     gap = scores[usual] - min(scores)
     best = sizes[scores.index(min(scores))]
