@@ -117,7 +117,7 @@ def test_a_climb_that_gains_nothing_ends_nowhere() -> None:
 
 def test_loss_curves_are_judged_where_the_model_is_right_without_an_attack() -> None:
     # On 12 images both starts gain 1 and end together; 36 that are wrong lie at the loss's ceiling from the start.
-    rising = torch.linspace(0.0, 1.0, 5)[None, :, None].expand(2, 5, 12)
+    rising = torch.linspace(0.0, 1.0, 5)[None, :, None].repeat(2, 1, 12)
     values = torch.cat([rising, torch.full((2, 5, 36), 0.02)], dim=2)
     verdict = checks.loss_curves(values, survived(12, of=48), radius=0.1)
     assert verdict.verdict == "pass" and verdict.numbers["gain"] == 1
@@ -129,6 +129,15 @@ def test_loss_curves_are_judged_where_the_model_is_right_without_an_attack() -> 
     )
     spoilt = checks.loss_curves(rising * torch.nan, everything(12), radius=0.1)
     assert spoilt.verdict != "pass" and all(map(math.isfinite, spoilt.numbers.values()))
+    assert spoilt.curve is None, "there is nothing to draw"
+    rising[:, 3, 0] = torch.nan
+    rising[:, 4, 1] = torch.inf
+    partly = checks.loss_curves(rising, everything(12), radius=0.1)
+    assert partly.verdict == "pass" and partly.numbers["gain"] == 1
+    assert partly.curve is not None and partly.curve.lines["start 1"][1] == pytest.approx([0, 0.25, 0.5, 0.75, 1])
+    endless = checks.loss_curves(torch.full((2, 5, 12), torch.inf).index_fill(1, torch.tensor(0), 0.0), everything(12),
+                                 radius=0.1)  # fmt: skip
+    assert endless.verdict == "unclear" and all(map(math.isfinite, endless.numbers.values()))
 
 
 def test_gains_that_float32_cannot_tell_from_none_are_no_failure_in_a_tiny_ball() -> None:
