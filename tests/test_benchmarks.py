@@ -484,3 +484,20 @@ def test_copies_are_unpacked_attacked_and_told_by_row(
     assert [one["of"] for one in row["left"].values()] == [round(12 * share / 100) for share in right[:-1]]
     assert row["AutoRank"]["R@1"] == right[-1] < right[0] and row["AutoRank"]["interval"][1] >= right[-1]
     assert sum(row["AutoRank"]["lost_first_to"].values()) == round(12 * (right[0] - right[-1]) / 100)
+
+
+def test_copies_are_examined_for_masking_and_asked_no_more_than_there_is(
+    script: Script, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies = script("copies")
+    monkeypatch.setattr(copies, "unpack", lambda row, out: shutil.copytree(trained, out))
+    quick = tmp_path / "quick.yaml"
+    quick.write_text(
+        "engine: {name: pgd, ball: {name: ball, radius: 0.15}, steps: 2, step_size: 0.08}\n"
+        "attacks: {masking: {attack: {name: masking, images: 12, restarts: 2, starts: 2, start_steps: 2, "
+        "counts: [1, 4], sizes: [0.5, 1.0], apgd_steps: 2, queries: 5}}}\n"
+    )
+    words = ["results/x/row.json", "--queries", "99999", "--runs", str(tmp_path / "runs"), "--results", str(tmp_path)]
+    assert copies.main([*words, "--suite", str(quick)]) == 0
+    row = results(tmp_path, "copies-quick")["rows"]["row"]
+    assert row.keys() == {"commit", "seconds", "masking"} and len(row["masking"]["checks"]) == 13
