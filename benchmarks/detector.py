@@ -38,7 +38,7 @@ EFFORT = Masking(
 """A fraction of the default: these images are small. Most of many answers, since fewer tell less of a randomised
 model than how often it was asked."""
 SMALL = Masking(
-    restarts=2, starts=3, start_steps=5, counts=(1, 5, 20), sizes=(1.0, 2.0), apgd_steps=10, queries=60, draws=3,
+    restarts=2, starts=3, start_steps=5, counts=(1, 5, 20, 40), sizes=(1.0, 2.0), apgd_steps=10, queries=60, draws=3,
     loss_starts=0,
 )  # fmt: skip
 EFFORTS = {"table": EFFORT, "suite": Masking(loss_starts=0), "small": SMALL}

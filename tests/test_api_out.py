@@ -112,6 +112,52 @@ def test_a_folder_of_another_model_or_of_other_images_is_refused_and_left_as_it_
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == content
 
 
+class Through(nn.Module):
+    """A network behind what is no weight and no plain setting: code, or the entry of a dictionary."""
+
+    def __init__(self, change: Callable[[Tensor], Tensor], **settings: float) -> None:
+        super().__init__()
+        self.network, self.change, self.settings = Net(), change, settings
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.network(self.change(images) * self.settings.get("gain", 1.0) + self.settings.get("bias", 0.0))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Through(torch.round),
+        Through(lambda images: images, bias=0.5),
+        Through(lambda images: images + 0.2 * torch.rand_like(images)),
+    ],
+    ids=["code", "dictionary", "chance"],
+)
+def test_a_model_that_answers_otherwise_is_another(other: nn.Module, suite: Path, tmp_path: Path) -> None:
+    one = Through(lambda images: images, gain=1.0)
+    for first, second, name in ((one, other, "one"), (other, one, "other")):
+        robustmetric.evaluate(first, IMAGES, LABELS, str(suite), out=tmp_path / name)
+        content = (tmp_path / name / "results.jsonl").read_bytes()
+        with pytest.raises(InputError, match="is the folder of another model; name"):
+            robustmetric.evaluate(second, IMAGES, LABELS, str(suite), out=tmp_path / name)
+        robustmetric.evaluate(first, IMAGES, LABELS, str(suite), out=tmp_path / name)
+        assert (tmp_path / name / "results.jsonl").read_bytes() == content, "the same one is known again"
+
+
+def test_a_count_of_calls_does_not_make_another_model(suite: Path, tmp_path: Path) -> None:
+    class Counting(Net):
+        calls = 0
+
+        def forward(self, images: Tensor) -> Tensor:
+            self.calls += 1
+            return super().forward(images)
+
+    model, state = Counting(), torch.get_rng_state()
+    first = robustmetric.evaluate(model, IMAGES, LABELS, str(suite), out=tmp_path / "mine")
+    assert model.calls > 1 and torch.equal(torch.get_rng_state(), state)
+    for again in (model, Counting()):
+        assert robustmetric.evaluate(again, IMAGES, LABELS, str(suite), out=tmp_path / "mine") == first
+
+
 def test_a_run_folder_of_a_training_is_not_added_to(trained: Path, suite: Path) -> None:
     with pytest.raises(InputError, match="is the folder of another model"):
         robustmetric.evaluate(Net(), IMAGES, LABELS, str(suite), out=trained)
@@ -145,3 +191,16 @@ def test_what_is_no_folder_is_told_in_one_line(suite: Path, tmp_path: Path) -> N
         robustmetric.evaluate(Net(), IMAGES, LABELS, str(suite), out=tmp_path / "file")
     with pytest.raises(InputError, match="out '' is no folder; expected a path"):
         robustmetric.evaluate(Net(), IMAGES, LABELS, str(suite), out="")
+
+
+def test_a_model_whose_parts_are_made_by_its_first_answer_is_known_again(suite: Path, tmp_path: Path) -> None:
+    class Late(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            if not hasattr(self, "net"):
+                self.net = Net()
+            return self.net(images)
+
+    model = Late()
+    first = robustmetric.evaluate(model, IMAGES, LABELS, str(suite), out=tmp_path / "mine")
+    for again in (model, Late()):
+        assert robustmetric.evaluate(again, IMAGES, LABELS, str(suite), out=tmp_path / "mine") == first

@@ -504,3 +504,20 @@ def test_smoothings_are_trained_and_attacked_once(
     made = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/*.jsonl")}
     assert smoothing.main(few) == 0 and results(tmp_path, "smoothing")["rows"] == rows
     assert made == {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/*.jsonl")}
+
+
+def test_copies_are_examined_for_masking_and_asked_no_more_than_there_is(
+    script: Script, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies = script("copies")
+    monkeypatch.setattr(copies, "unpack", lambda row, out: shutil.copytree(trained, out))
+    quick = tmp_path / "quick.yaml"
+    quick.write_text(
+        "engine: {name: pgd, ball: {name: ball, radius: 0.15}, steps: 2, step_size: 0.08}\n"
+        "attacks: {masking: {attack: {name: masking, images: 12, restarts: 2, starts: 2, start_steps: 2, "
+        "counts: [1, 4], sizes: [0.5, 1.0], apgd_steps: 2, queries: 5}}}\n"
+    )
+    words = ["results/x/row.json", "--queries", "99999", "--runs", str(tmp_path / "runs"), "--results", str(tmp_path)]
+    assert copies.main([*words, "--suite", str(quick)]) == 0
+    row = results(tmp_path, "copies-quick")["rows"]["row"]
+    assert row.keys() == {"commit", "seconds", "masking"} and len(row["masking"]["checks"]) == 13

@@ -163,6 +163,12 @@ def test_a_refusal_of_many_lines_is_told_in_one() -> None:
         recipe.call(refuse, {}, "here")
 
 
+@pytest.mark.parametrize("word", ["1234e56789012345", "1e5", "12", "0x1f", "a1e5", "1_2"])
+def test_a_word_that_looks_like_a_number_is_read_back_as_a_word(word: str, tmp_path: Path) -> None:
+    recipe.save({"word": word, "number": 1e-5}, tmp_path / "r.yaml")
+    assert recipe.load(tmp_path / "r.yaml") == {"word": word, "number": 1e-5}
+
+
 def test_a_saved_recipe_reads_back(tmp_path: Path) -> None:
     spec = {"z": 1, "a": {"name": "n", "radius": 8 / 255, "tiny": 1e-7}}
     recipe.save(spec, tmp_path / "r.yaml")

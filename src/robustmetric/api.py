@@ -98,7 +98,7 @@ def evaluate(
     if not isinstance(encoder, Classifies) and (why := unsearchable(sizes, has_gallery=False)):
         raise InputError(f"the labels are of {why}")
     device, dataset = _device(encoder, images), _dataset(images, labels, encoder)
-    target = None if out is None else target_at_hand(encoder, dataset, out)
+    target = None if out is None else target_at_hand(encoder, dataset, out, device)
     arena = Arena.prepare(
         unit(encoder), dataset, Identity(), Workers(device),
         limit=queries, seed=seed, batch_size=batch_size, fast=fast,

@@ -31,11 +31,16 @@ class _Loader(Loader):
     """YAML 1.1 reads 1e-5 as a string; ours reads it as the number everybody means."""
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
-    list("-+0123456789."),
-)
+class _Dumper(yaml.SafeDumper):
+    """Writes a word that `_Loader` would read as a number in quotes."""
+
+
+for _one in (_Loader, _Dumper):
+    _one.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
+        list("-+0123456789."),
+    )
 
 
 def parse(text: str) -> Spec:
@@ -240,7 +245,7 @@ def _title(constructor: Callable[..., Any]) -> str:
 def save(spec: Mapping[str, Spec], path: Path) -> None:
     """Write a resolved recipe whole or not at all, keys in the order given."""
     partial = path.with_suffix(path.suffix + ".part")
-    partial.write_text(yaml.safe_dump(dict(spec), sort_keys=False))
+    partial.write_text(yaml.dump(dict(spec), Dumper=_Dumper, sort_keys=False))
     partial.replace(path)
 
 

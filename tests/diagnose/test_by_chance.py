@@ -18,7 +18,7 @@ from robustmetric.perturb.pgd import PGD
 from robustmetric.types import Batch
 
 EFFORT = Masking(
-    images=100, restarts=3, starts=3, start_steps=10, counts=(1, 5, 20), sizes=(0.5, 1.0, 2.0), apgd_steps=10,
+    images=100, restarts=3, starts=3, start_steps=10, counts=(1, 5, 20, 40), sizes=(0.5, 1.0, 2.0), apgd_steps=10,
     queries=60, draws=5,
 )  # fmt: skip
 

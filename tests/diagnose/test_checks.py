@@ -117,7 +117,7 @@ def test_a_climb_that_gains_nothing_ends_nowhere() -> None:
 
 def test_loss_curves_are_judged_where_the_model_is_right_without_an_attack() -> None:
     # On 12 images both starts gain 1 and end together; 36 that are wrong lie at the loss's ceiling from the start.
-    rising = torch.linspace(0.0, 1.0, 5)[None, :, None].expand(2, 5, 12)
+    rising = torch.linspace(0.0, 1.0, 5)[None, :, None].repeat(2, 1, 12)
     values = torch.cat([rising, torch.full((2, 5, 36), 0.02)], dim=2)
     verdict = checks.loss_curves(values, survived(12, of=48), radius=0.1)
     assert verdict.verdict == "pass" and verdict.numbers["gain"] == 1
@@ -129,6 +129,15 @@ def test_loss_curves_are_judged_where_the_model_is_right_without_an_attack() -> 
     )
     spoilt = checks.loss_curves(rising * torch.nan, everything(12), radius=0.1)
     assert spoilt.verdict != "pass" and all(map(math.isfinite, spoilt.numbers.values()))
+    assert spoilt.curve is None, "there is nothing to draw"
+    rising[:, 3, 0] = torch.nan
+    rising[:, 4, 1] = torch.inf
+    partly = checks.loss_curves(rising, everything(12), radius=0.1)
+    assert partly.verdict == "pass" and partly.numbers["gain"] == 1
+    assert partly.curve is not None and partly.curve.lines["start 1"][1] == pytest.approx([0, 0.25, 0.5, 0.75, 1])
+    endless = checks.loss_curves(torch.full((2, 5, 12), torch.inf).index_fill(1, torch.tensor(0), 0.0), everything(12),
+                                 radius=0.1)  # fmt: skip
+    assert endless.verdict == "unclear" and all(map(math.isfinite, endless.numbers.values()))
 
 
 def test_gains_that_float32_cannot_tell_from_none_are_no_failure_in_a_tiny_ball() -> None:
@@ -209,6 +218,16 @@ def test_one_measurement_alone_is_compared_with_nothing_and_is_no_pass() -> None
     assert {verdict.name for verdict in alone} == {"restarts", "loss_curves", "steps", "step_size"}
     for verdict in alone:
         assert verdict.verdict == "not run" and verdict.said.endswith("a single one has nothing to be compared with")
+    assert checks.step_size([0.1, 0.1], [50.0, 50.0], usual=0, images=200) == alone[-1], "twice the same"
+
+
+def test_steps_that_end_at_the_usual_ones_are_compared_with_nothing() -> None:
+    # A climb of the usual 20 steps, or more, is where the comparison begins: 20 with 20 would always pass.
+    for usual in (20, 50):
+        verdict = checks.steps([1, 5, 20], [90.0, 60.0, 20.0], usual=usual, images=200)
+        assert verdict.verdict == "not run" and not verdict.numbers
+        assert verdict.said == f"not run: none of 1, 5, 20 is more than the usual {usual} steps"
+    assert checks.steps([1, 5, 20], [90.0, 60.0, 20.0], usual=19, images=200).verdict == "fail"
 
 
 def test_of_a_model_that_is_right_by_chance_the_worst_case_says_nothing_good() -> None:

@@ -1,5 +1,6 @@
 """Climbs of several losses side by side, on models small enough to know where each must lead."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -126,6 +127,30 @@ def test_curves_hang_on_the_seed_alone_and_not_on_what_was_drawn_before() -> Non
     again.set_state(before)
     assert by_loss(replace(this, generator=again)) == first, "as where an examination goes on"
     assert first["losses"]["lines"] != lines(classifier(), seed=5)
+
+
+def test_a_loss_that_cannot_be_drawn_of_an_image_is_drawn_of_the_others() -> None:
+    class Broken(Scaled):
+        """Answers NaN, where a gradient is asked for, to the first `count` images, which lie in one batch."""
+
+        count = 3
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            rows = torch.arange(len(inputs)) < self.count
+            return super().forward(inputs).masked_fill(rows[:, None] & inputs.requires_grad, torch.nan)
+
+    def drawn(count: int) -> dict[str, object]:
+        model = Broken(10.0)
+        model.count = count
+        one = classifier_subject(model, images(), 3)
+        return by_loss(Examination(one, ENGINE, EFFORT, torch.Generator().manual_seed(0)))
+
+    json.dumps(drawn(3), allow_nan=False)
+    found, whole = drawn(3)["losses"]["lines"], drawn(0)["losses"]["lines"]  # type: ignore[index]  # plain values
+    assert found.keys() == whole.keys()
+    # The labels come in turn, so that nine images are as twelve.
+    assert found["margin"]["climbed"][0] == pytest.approx(whole["margin"]["climbed"][0], abs=0.5)
+    assert drawn(12) == {}
 
 
 @pytest.mark.parametrize("sigma", [0.0, 0.01])

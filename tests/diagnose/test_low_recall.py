@@ -60,7 +60,9 @@ def test_an_honest_encoder_that_is_often_wrong_is_not_said_to_be_masked(share: f
 
 def test_a_vote_is_transferred_to_from_a_model_with_other_members_or_none() -> None:
     batch, model = faint(0.5, count=60), Linear(members=3)
-    others = {"one": Linear(seed=5), "two": Linear(members=2, seed=6), "own": Linear(members=3)}
+    others = {"one": Linear(seed=5), "two": Linear(members=2, seed=6), "five": Linear(members=5, seed=7)}
+    # The target's 96 numbers are no five members side by side.
+    others["own"] = Linear(members=3)
     with torch.no_grad():
         sources = {
             name: Surrogate(other, Gallery(other(batch.inputs), batch.labels), len(other.weight))
@@ -72,5 +74,5 @@ def test_a_vote_is_transferred_to_from_a_model_with_other_members_or_none() -> N
     clean = 100 * float(Examination(one, ENGINE, EFFORT, None).right().float().mean())
     # What is found on the same weights is what the white-box attack finds; on others, less, but not nothing.
     assert found.numbers["own"] == pytest.approx(found.numbers["white-box"], abs=5)
-    for name in ("one", "two"):
+    for name in ("one", "two", "five"):
         assert found.numbers["own"] <= found.numbers[name] < clean

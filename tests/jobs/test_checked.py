@@ -27,7 +27,7 @@ from robustmetric.perturb.pgd import PGD
 from robustmetric.records import Record
 
 LITTLE = Masking(
-    images=12, restarts=2, starts=2, start_steps=3, counts=(1, 2), sizes=(1.0, 2.0), apgd_steps=3, queries=9, draws=2,
+    images=12, restarts=2, starts=2, start_steps=3, counts=(1, 4), sizes=(1.0, 2.0), apgd_steps=3, queries=9, draws=2,
     votes=3,
 )  # fmt: skip
 CHECKS = ["randomness", "zero_gradients", "restarts", "loss_curves", "step_size", "loss_against_margin", "radius_sweep",

@@ -30,13 +30,13 @@ from robustmetric.report.warned import WARNED
 Capture = pytest.CaptureFixture[str]
 
 LITTLE = Masking(
-    images=12, restarts=2, starts=2, start_steps=2, counts=(1, 2), sizes=(0.5, 1.0), apgd_steps=2, queries=5
+    images=12, restarts=2, starts=2, start_steps=2, counts=(1, 4), sizes=(0.5, 1.0), apgd_steps=2, queries=5
 )
 SUITE = """
 engine: {name: pgd, ball: {name: ball, radius: 0.15}, steps: 2, step_size: 0.08}
 attacks:
   masking:
-    attack: {name: masking, images: 12, restarts: 2, starts: 2, start_steps: 2, counts: [1, 2], sizes: [0.5, 1.0],
+    attack: {name: masking, images: 12, restarts: 2, starts: 2, start_steps: 2, counts: [1, 4], sizes: [0.5, 1.0],
              apgd_steps: 2, queries: 5}
 """
 

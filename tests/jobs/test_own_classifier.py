@@ -151,14 +151,14 @@ def test_what_is_nothing_without_features_is_refused(text: str, suite: Path, com
 def test_features_that_are_no_vectors_are_told_in_one_line(suite: Path, command: Command) -> None:
     refused = command("evaluate", "Maps.yaml", suite, "--queries", 4, "-o", "out")
     assert refused.code == 2 and "Traceback" not in refused.err
-    assert "features(x) of Maps has shape (1, 1, 8, 8); expected one vector per image" in refused.err
+    assert "features(x) of Maps has shape (4, 1, 8, 8); expected one vector per image" in refused.err
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
         ("Forgotten", "error: logits(features(x)) of Forgotten differs from its answer to x by "),
-        ("Broken", "error: the model failed on inputs of shape (1, 1, 8, 8)"),
+        ("Broken", "error: the model failed on inputs of shape (4, 1, 8, 8)"),
         ("Pairs", "error: features(x) of Pairs is a tuple; expected one vector per image"),
     ],
 )

@@ -95,11 +95,13 @@ def transfer(
     budget: int = BUDGET,
     view: View = "exact",
     search: Search = "fp32",
+    climbed: Attack | None = None,
 ) -> Outcome:
     """As `run`, but climbed on the surrogate: of the target the attacker sees its answers to the clean queries alone.
 
     Targets are chosen from the target model's lists, in which they are scored; the climb is towards the same items as
-    the surrogate embeds them (the surrogate's own embedding of the query is what ES moves away from).
+    the surrogate embeds them (the surrogate's own embedding of the query is what ES moves away from). `climbed` is the
+    attack as it is put to the surrogate, where that has other members than the target.
     """
     check_fixed(attack)
     if len(surrogate.gallery) != len(gallery) or not torch.equal(surrogate.gallery.labels, gallery.labels):
@@ -113,7 +115,7 @@ def transfer(
         with frozen(model, view) as embed, torch.no_grad():
             targets = attack.choose(embed(part.inputs), part, gallery, generator)
         moved = run(
-            _Seen(attack, targets), engine, surrogate.model, part, surrogate.gallery, generator,
+            _Seen(climbed or attack, targets), engine, surrogate.model, part, surrogate.gallery, generator,
             rounded=rounded, budget=budget, view=view, search=search,
         ).inputs  # fmt: skip
         with frozen(model, view) as embed, torch.no_grad():

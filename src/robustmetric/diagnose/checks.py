@@ -84,22 +84,24 @@ def loss_curves(values: Float[Tensor, "starts steps images"], right: Survived, *
     least = gains.clamp_min(1e-12)
     spread = ((ends.amax(dim=0) - ends.amin(dim=0)) / least).where(gains > 0, torch.inf)
     late = (ends - values[:, int(0.75 * (values.shape[1] - 1))]).mean(dim=0) / least
-    typical = float(spread.median())
+    typical = float(spread.nanmedian())
     numbers = {
-        "spread": min(typical, INFINITE),
-        "gain": finite(float(gains.median())),
-        "percent gained in the last quarter": finite(100 * float(late.median())),
+        "spread": finite(typical),
+        "gain": finite(float(gains.nanmedian())),
+        "percent gained in the last quarter": finite(100 * float(late.nanmedian())),
     }
-    means = values.mean(dim=2)
+    # Of images that can be drawn: one NaN would be that of every mean.
+    means = values[:, :, values.isfinite().all(dim=1).all(dim=0)].mean(dim=2)
     drawn = {f"start {i + 1}": (_count(line, first=0), line.tolist()) for i, line in enumerate(means)}
+    curve = Curve("step", "mean margin", drawn) if means.isfinite().all() else None
     said = f"{len(values)} random starts end {typical:.2g} of a climb's gain apart"
     if typical >= INFINITE:
         flat = f"{_percent(spread >= INFINITE):.1f} percent of the images it is right about"
         said = f"climbs from {len(values)} random starts gain nothing on {flat}"
     word = _enough(thresholds.SPREAD.judge(typical), values.shape[2])
-    if word == "fail" and thresholds.is_rounding(numbers["gain"], float(ends.abs().median()), radius):
+    if word == "fail" and thresholds.is_rounding(numbers["gain"], float(ends.abs().nanmedian()), radius):
         word, said = "unclear", f"{said}; at radius {radius:.3g} that is below what float32 can tell"
-    return Verdict("loss_curves", word, numbers, said, Curve("step", "mean margin", drawn))
+    return Verdict("loss_curves", word, numbers, said, curve)
 
 
 def radius_sweep(radii: Sequence[float], scores: Sequence[float], chance: float, *, images: int) -> Verdict:
@@ -123,6 +125,8 @@ def steps(counts: Sequence[int], scores: Sequence[float], usual: int, *, images:
     if len(counts) < 2:
         return not_run("steps", ALONE)
     tenth = max((i for i, count in enumerate(counts) if count <= max(counts[-1] / 10, usual)), default=0)
+    if counts[tenth] == counts[-1]:
+        return not_run("steps", f"none of {', '.join(map(str, counts))} is more than the usual {usual} steps")
     late = scores[tenth] - scores[-1]
     numbers = {f"after {counts[tenth]}": scores[tenth], f"after {counts[-1]}": scores[-1], "late": late}
     said = f"{scores[tenth]:.1f} percent right after {counts[tenth]} steps, {scores[-1]:.1f} after {counts[-1]}"
@@ -173,7 +177,7 @@ def loss_against_margin(usual: str, by_loss: Mapping[str, Survived]) -> Verdict:
 def step_size(sizes: Sequence[float], scores: Sequence[float], usual: int, *, images: int) -> Verdict:
     """The attack must not hang on its step size; `usual` is the place of the one used elsewhere."""
     _paired(sizes, scores)
-    if len(sizes) < 2:
+    if len(set(sizes)) < 2:
         return not_run("step_size", ALONE)
     gap = scores[usual] - min(scores)
     best = sizes[scores.index(min(scores))]

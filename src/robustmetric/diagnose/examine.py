@@ -281,8 +281,10 @@ def _planted(this: Examination) -> tuple[Tensor, Tensor]:
 
 def _transferred(this: Examination) -> dict[str, Survived]:
     subject = this.subject
-    sources = subject.surrogates.items()
-    return {name: this.transferred(source, subject.climbed_on(source), this.usual()) > HALF for name, source in sources}
+    return {
+        name: this.transferred(source, subject.loss, this.usual(), subject.climbed_on(source)) > HALF
+        for name, source in subject.surrogates.items()
+    }
 
 
 def _worst(found: Mapping[Any, Survived]) -> Survived:

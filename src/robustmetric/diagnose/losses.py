@@ -4,6 +4,7 @@ Evidence beside the check of loss curves and no part of its verdict: it draws fr
 checks are what they are without it.
 """
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +30,10 @@ Lines = dict[str, list[float]]
 
 
 def by_loss(this: Examination) -> dict[str, Any]:
-    """Under `losses`: climbs of each loss that the subject has, in the mean over starts and images; {} of no starts."""
+    """Under `losses`: climbs of each loss that the subject has, in the mean over starts and images; {} of no starts.
+
+    A loss that is NaN or infinite on every image cannot be drawn, and is left out.
+    """
     if not this.effort.loss_starts:
         return {}
     subject = this.subject
@@ -38,6 +42,7 @@ def by_loss(this: Examination) -> dict[str, Any]:
     if shown is not None:
         classes = subject.gallery.embeddings.shape[1]
         lines[FEATURE_TARGET] = _lines(this, shown, ToFeatures(classes))
+    lines = {name: line for name, line in lines.items() if all(map(math.isfinite, line["climbed"]))}
     return {LOSSES: {"starts": this.effort.loss_starts, "lines": lines}} if lines else {}
 
 
@@ -49,7 +54,9 @@ def _lines(this: Examination, subject: Subject, loss: Attack) -> Lines:
     values = torch.stack([climb.values for climb in climbs])
     # Lost once is lost.
     right = torch.stack([100 * climb.is_right.int() for climb in climbs]).cummin(dim=1).values
-    return {"climbed": _mean(values), "right": _mean(right)}
+    # One NaN would be that of every mean.
+    drawn = values[:, :, values.isfinite().all(dim=1).all(dim=0)]
+    return {"climbed": _mean(drawn), "right": _mean(right)}
 
 
 def _mean(values: Tensor) -> list[float]:

@@ -114,9 +114,9 @@ class Examination:
         model, gallery, how = self.subject.model, self.subject.gallery, self._how
         return self._each(lambda batch: run(attack, engine, model, batch, gallery, self.generator, **how).inputs)
 
-    def transferred(self, source: Surrogate, attack: Attack, engine: Engine) -> Answered:
-        """The same after an attack on another model."""
-        model, gallery, how = self.subject.model, self.subject.gallery, self._how
+    def transferred(self, source: Surrogate, attack: Attack, engine: Engine, climbed: Attack | None = None) -> Answered:
+        """The same after an attack on another model; `climbed` is what it is there, if not the same."""
+        model, gallery, how = self.subject.model, self.subject.gallery, {**self._how, "climbed": climbed}
         return self._each(
             lambda batch: transfer(attack, engine, source, model, batch, gallery, self.generator, **how).inputs
         )

@@ -18,6 +18,10 @@ ALIKE = 0.02
 """Relative difference up to which two ways of computing the same logits may round apart, in bfloat16 too."""
 
 
+SOME = 8
+"""Images on which the parts of a classifier are compared with the whole."""
+
+
 @contextmanager
 def answering(model: nn.Module, inputs: Tensor) -> Iterator[None]:
     """Around a model's first pass: inputs of a wrong size, or weights of another type, are a mistake, not a fault."""
@@ -65,10 +69,12 @@ def checked_logits(model: nn.Module, inputs: Tensor, classes: int) -> Float[Tens
 def check_features(model: Featured, inputs: Tensor) -> None:
     """Refuse a classifier whose two parts are not the whole: what is found on them would be scored as if on it.
 
-    They may differ by what no answer hangs on: a shift (log_softmax) and a scale (a temperature) of an image's logits.
+    They may differ by what no answer hangs on: a shift (log_softmax) and a scale (a temperature) of an image's logits;
+    of two classes, where an image's own scale would leave a sign alone, of all images' logits.
     """
     if not isinstance(model, nn.Module):
         return
+    inputs = inputs[:SOME]
     with frozen(model) as network, answering(model, inputs):
         whole, again = _levelled(network(inputs)), _levelled(network(inputs))
         parts = _levelled(Exposed(model)(inputs)[:, : model.classes])
@@ -82,6 +88,7 @@ def check_features(model: Featured, inputs: Tensor) -> None:
 
 
 def _levelled(logits: Float[Tensor, "batch classes"]) -> Float[Tensor, "batch classes"]:
-    """Each row around 0 with 1 as its largest entry."""
+    """Each row around 0 with 1 as its largest entry; rows of two classes with 1 as the largest of all."""
     around = logits - logits.mean(dim=1, keepdim=True)
-    return around / around.abs().amax(dim=1, keepdim=True).clamp_min(1e-12)
+    largest = around.abs().amax(dim=1, keepdim=True)
+    return around / (largest.amax() if logits.shape[1] == 2 else largest).clamp_min(1e-12)

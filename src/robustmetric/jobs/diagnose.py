@@ -174,7 +174,7 @@ def _features(model: nn.Module, inputs: Inputs) -> Callable[[Tensor], Tensor] | 
     with answering(model, inputs[:1]):
         if not isinstance(model, Featured) or not shows_features(model, inputs):
             return None
-    check_features(model, inputs[:1])
+    check_features(model, inputs)
     return model.features
 
 

@@ -35,6 +35,7 @@ class RunFolder:
         self.state = path / "state.pt"
         self.summary = path / "run.json"
         self.examples = path / "examples"
+        self.answers = path / "answers.npz"
 
     def begin(self, spec: Mapping[str, Spec], summary: Mapping[str, Any]) -> None:
         """Create the folder with its resolved recipe and summary."""
@@ -66,6 +67,7 @@ class RunFolder:
             if begun and not any(path.exists() for path in (self.state, self.weights, self.results)):
                 self.recipe.unlink(missing_ok=True)
                 self.summary.unlink(missing_ok=True)
+                self.answers.unlink(missing_ok=True)
                 with suppress(OSError):  # something else lies there
                     self.path.rmdir()
             raise

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -136,13 +136,20 @@ def _built(model: nn.Module) -> Iterator[tuple[str, type[nn.Module], dict[str, s
         yield name, type(part), told, state_fingerprint(dict(part.named_buffers(recurse=False)))
 
 
-def construction(model: nn.Module) -> str:
-    """16 hex digits of how a model is built, which its weights do not say: parts, plain settings, pixel statistics."""
-    # What is shown by its address is shown otherwise in the next process.
-    parts = [
-        (name, kind.__qualname__, {key: value for key, value in told.items() if " at 0x" not in value}, buffers)
-        for name, kind, told, buffers in _built(model)
-    ]
+def construction(model: nn.Module, answer: Callable[[], object]) -> str:
+    """16 hex digits of how a model is built, which its weights do not say: parts, plain settings, pixel statistics.
+
+    What changes as it gives an `answer`, such as a count of its calls, is no part of how it is built.
+    """
+    answer()  # some parts are built by the first
+    before = {name: (told, buffers) for name, _, told, buffers in _built(model)}
+    answer()
+    parts = []
+    for name, kind, told, buffers in _built(model):
+        was_told, were = before.get(name, ({}, ""))
+        # What is shown by its address is shown otherwise in the next process.
+        lasting = {key: value for key, value in told.items() if " at 0x" not in value and was_told.get(key) == value}
+        parts.append((name, kind.__qualname__, lasting, buffers if buffers == were else ""))
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 

@@ -1,11 +1,12 @@
 """What `evaluate` is pointed at: a run folder, a recipe, or a model of one's own with data of one's own."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 from torch import nn
 
 from robustmetric import recipe, records
@@ -36,6 +37,9 @@ from robustmetric.report.masking_flag import NOT_RUN
 from robustmetric.report.scores import title
 from robustmetric.report.turns import AFTER, STANDING, then
 
+NumPy = np.ndarray[Any, np.dtype[Any]]
+ANSWERS = "answers"
+"""In their file, a row for each of some images."""
 UNTOLD = ("mAP@R", "AMI", "AMI std")
 """Scores that are recorded and not told as they come: there are enough beside them."""
 
@@ -52,6 +56,8 @@ class Target:
     name: str
     is_as_built: bool = False
     """Whether the model is a recipe's own, on which nothing was trained yet."""
+    answers: NumPy | None = field(default=None, compare=False, repr=False)
+    """To some images, by which a model at hand is known again."""
 
     def say_if_as_built(self) -> None:
         if self.is_as_built:
@@ -123,6 +129,8 @@ def record_suite(
     with target.folder.left_free_by_failure(begun):
         if begun:
             target.folder.begin(target.spec, summarise(target.spec, target.name, context))
+            if target.answers is not None:
+                save_arrays(target.folder.answers, {ANSWERS: target.answers})
         for record, pictures in run_any_suite(arena, suite, seed, context, settings, finished, kept, kmeans):
             if lead:
                 _keep(target, record, pictures)

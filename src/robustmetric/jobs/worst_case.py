@@ -15,7 +15,7 @@ from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.attacks.transfer import Transfer
 from robustmetric.attacks.vote import climbs_of
 from robustmetric.errors import InputError
-from robustmetric.jobs.answer import answering, check_features
+from robustmetric.jobs.answer import SOME, answering, check_features
 from robustmetric.jobs.arena import Arena, as_bytes, embed
 from robustmetric.jobs.ers import PerQuery
 from robustmetric.jobs.folder import digest
@@ -60,7 +60,7 @@ def fitted(suite: Suite, arena: Arena) -> Suite:
         )
     suite = _without_features(suite, arena)
     if isinstance(arena.model, Featured) and any(isinstance(trial.attack, FeatureMatch) for trial in suite.trials):
-        check_features(arena.model, _one(arena).inputs)
+        check_features(arena.model, _first(arena, SOME).inputs)
     trials = [replace(trial, attack=_fitted(trial.attack, arena, trial, suite.name)) for trial in suite.trials]
     turns = {label for labels in suite.survivors.values() for label in labels}
     for trial in trials:
@@ -94,7 +94,7 @@ def _unmatched(arena: Arena) -> str:
     """Why features cannot be matched; "" where they can."""
     if len(arena.queries.labels.unique()) < 2:
         return "the images are of one class; features are matched with those of another"
-    inputs = _one(arena).inputs
+    inputs = _first(arena, 1).inputs
     with answering(arena.model, inputs):
         is_shown = shows_features(arena.model, inputs)
     if is_shown:
@@ -103,16 +103,16 @@ def _unmatched(arena: Arena) -> str:
     return f"{type(arena.model).__name__} does not show its features; {shown}"
 
 
-def _one(arena: Arena) -> Batch:
-    """One query, as the model sees it."""
-    return as_bytes(arena.queries.batch(arena.rows[:1], arena.view, index=arena.places[:1]))
+def _first(arena: Arena, count: int) -> Batch:
+    """So many queries, as the model sees them."""
+    return as_bytes(arena.queries.batch(arena.rows[:count], arena.view, index=arena.places[:count]))
 
 
 @torch.no_grad()
 def _score_names(attack: Attack, arena: Arena) -> set[str]:
     """The scores that an attack gives, found on one query that is not moved."""
     attack = attack.attack if isinstance(attack, Transfer) else attack
-    one = _one(arena)
+    one = _first(arena, 1)
     device, matched = arena.workers.device, isinstance(attack, FeatureMatch)
     with repeatable(device, 0), frozen(Exposed(arena.model) if matched else arena.model, arena.seen) as embed:
         z = embed(one.inputs)
