@@ -288,6 +288,18 @@ def test_costs_that_hold_nan_are_refused_and_not_passed_on(matching: Matching) -
         matching(cost)
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("matching", [Sinkhorn(stable=True), IPOT()])
+def test_mass_that_has_nowhere_to_go_is_refused_and_one_barred_way_is_not(matching: Matching, axis: int) -> None:
+    cost = torch.rand(3, 3, generator=torch.Generator().manual_seed(0))
+    cost[1, 2] = math.inf
+    plan = matching(cost)
+    assert plan[1, 2] == 0 and plan.sum() == pytest.approx(1, abs=0.05)
+    cost.select(axis, 1).fill_(math.inf)
+    with pytest.raises(InputError, match="infinite in all of a row or column, whose mass has nowhere to go"):
+        matching(cost)
+
+
 def test_where_costs_are_not_looked_at_first_sinkhorn_s_last_look_finds_nan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "_problem", lambda cost, mu, nu: (cost, *2 * (torch.full((3,), 1 / 3),)))
     with pytest.raises(InputError, match="hold NaN"):  # as on a device

@@ -89,7 +89,8 @@ class Sinkhorn:
             _check_numbers(cost)
             raise InputError(
                 f"costs of up to {float(cost.detach().max()):.3g} lose all mass in {self.iterations} iterations at "
-                f"regularisation {self.regularisation:g}; expected smaller costs, such as cosine, or stable: true"
+                f"regularisation {self.regularisation:g}; expected smaller costs, such as cosine, or "
+                + ("a larger regularisation" if self.stable else "stable: true")
             )
         return plan
 
@@ -216,8 +217,15 @@ def _weights(weights: Tensor | None, cost: Tensor, side: int) -> Tensor:
 
 
 def _check_numbers(cost: Tensor) -> None:
-    if bool(cost.detach().isnan().any()):
+    """One way may be barred by an infinite cost, not all ways of a row or column."""
+    cost = cost.detach()
+    if bool(cost.isnan().any()):
         raise InputError("the costs of a transport hold NaN; expected finite outputs of the model on both sides")
+    if bool(cost.amin(dim=-1).isinf().any() | cost.amin(dim=-2).isinf().any()):
+        raise InputError(
+            "the costs of a transport are infinite in all of a row or column, whose mass has nowhere to go; expected "
+            "finite outputs of the model on both sides"
+        )
 
 
 def _check_positive(value: float | int, name: str) -> None:
