@@ -61,6 +61,7 @@ class Manifest(ImageFiles):
             listed,
             may_lack_train=not train,
             layout=EXPECTED,
+            upright=True,
         )
 
 
