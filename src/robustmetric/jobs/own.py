@@ -17,6 +17,7 @@ from robustmetric.data.manifest import Manifest
 from robustmetric.data.protocols import Source, Transform
 from robustmetric.data.transforms import CentreCrop, Identity
 from robustmetric.errors import InputError
+from robustmetric.jobs.answer import check_weights
 from robustmetric.jobs.named import refuse_unknown_data
 from robustmetric.models.classifier import Classifies
 from robustmetric.models.encoder import Encoder
@@ -129,6 +130,7 @@ def _built(made: Any, name: str) -> nn.Module:
 
 def unit(model: nn.Module) -> nn.Module:
     """The model with unit-length embeddings; one of ours, or a classifier, is left with the lengths it gives."""
+    check_weights(model)
     if isinstance(model, Classifies):
         _check_count(model)
     return model if isinstance(model, Encoder | Ensemble | Mahalanobis | Classifies) else Encoder(model)
