@@ -25,6 +25,8 @@ from robustmetric.perturb.gradient_free import Square
 from robustmetric.perturb.pgd import PGD
 from robustmetric.records import Record
 from robustmetric.report.page import write_page
+from robustmetric.report.runs import read_run
+from robustmetric.report.warned import warned
 
 LITTLE = """
 rounded: false
@@ -397,3 +399,32 @@ def test_where_nothing_is_climbed_no_gradient_is_missed(flat: Path) -> None:
     assert test.n > 10 and warned_context(target, Suite("s", [shift]), is_randomised=False)
     searched = replace(shift, engine=Square(Ball(0.1), queries=5))
     assert not warned_context(target, Suite("s", [searched]), is_randomised=False)
+
+
+def test_the_page_says_once_what_was_said_of_fewer_queries_and_of_more(suite: Suite, tmp_path: Path) -> None:
+    (record, _), *_ = run_suite(prepared(Means()), suite, 0, {})
+
+    def told(queries: int, words: str, **settings: Any) -> Record:
+        return replace(
+            record, settings={**record.settings, "queries": queries, **settings}, context={"warnings": [words]}
+        )
+
+    by_chance = "{} of the first {} images are named rightly without any attack, as by chance"
+    square = "Square, which uses no gradient, took {} % of the images at radius {}"
+    for one in (
+        told(40, by_chance.format(4, 40)),
+        told(100, by_chance.format(11, 100)),
+        told(20, by_chance.format(3, 20)),
+        told(40, square.format("0.3", "8/255"), radius=8 / 255),
+        told(100, square.format("1.5", "8/255"), radius=8 / 255),
+        told(40, square.format("2.5", "4/255"), radius=4 / 255),
+        told(10, by_chance.format(1, 10), data_fingerprint="other images"),
+    ):
+        records.append(tmp_path / "run" / "results.jsonl", one)
+    found = [words for _, words in warned([read_run(tmp_path / "run")])]
+    assert found == [
+        by_chance.format(11, 100),
+        square.format("1.5", "8/255"),
+        square.format("2.5", "4/255"),
+        by_chance.format(1, 10),
+    ]
