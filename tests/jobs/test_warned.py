@@ -376,6 +376,12 @@ def test_an_encoder_that_gives_no_gradient_to_climb_is_told(name: str, flat: Pat
     (words,) = warnings(shift)
     assert words.startswith("10 of the first 10 images have no gradient that ES could follow, so that it and its like")
     assert f"warning: {words}" in done.err
+    other = command("evaluate", "flat.Plain", "shift.yaml", "--data", "digits", "--queries", 10, "-o", "other")
+    assert other.code == 0, other.err
+    # To be moved less is no better where nothing could be moved.
+    compared = command("compare", "other", "run").out.splitlines()
+    assert any(line.startswith("ES:D") and line.endswith("better") for line in compared)
+    assert [line for line in compared if "warning" in line] == [f"warning, run: {words}"]
 
 
 def test_only_images_without_a_gradient_are_counted(flat: Path, command: Command) -> None:
