@@ -1,8 +1,11 @@
 """What a notebook gives by mistake is told in one line; what is meant plainly is taken."""
 
+import copy
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from torch import nn
 
 import robustmetric
 from commands import environment
+from robustmetric.errors import InputError
 
 IMAGES = torch.rand(12, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 LABELS = [place % 3 for place in range(12)]
@@ -131,3 +135,64 @@ def test_labels_may_be_a_column_of_a_data_frame() -> None:
         robustmetric.attack(nn.Flatten(), IMAGES, labels, "ES", radius=0.1) for labels in (LABELS, Column(LABELS))
     )
     assert torch.equal(plain, column)
+
+
+def ordinary() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, 4), nn.BatchNorm1d(4))
+
+
+def valueless() -> nn.Module:
+    with torch.device("meta"):
+        return ordinary()
+
+
+def unfollowed() -> nn.Module:
+    with torch.inference_mode():
+        return ordinary()
+
+
+class Classifier(nn.Module):
+    classes = 3
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.network(x)[:, :3]
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [(valueless, r"has no values, only a shape"), (unfollowed, r"was made under torch.inference_mode")],
+)
+@pytest.mark.parametrize("suite", ["demo", "masking", "auto_rank"])
+def test_weights_on_which_nothing_can_be_measured_are_refused(
+    build: Callable[[], nn.Module], said: str, suite: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=rf"1.weight of the model {said}"):
+        robustmetric.evaluate(build(), IMAGES, LABELS, suite, 0.1)
+    with pytest.raises(InputError, match=said):
+        robustmetric.evaluate(build(), IMAGES, LABELS, suite, 0.1, out=tmp_path / "out")
+    with pytest.raises(InputError, match=said):
+        robustmetric.evaluate(Classifier(build()), IMAGES, LABELS, "autoattack", 0.1)
+    with pytest.raises(InputError, match=said):
+        robustmetric.evaluate(ordinary(), IMAGES, LABELS, "transfer224", 0.1, surrogate=build())
+    with pytest.raises(InputError, match=said):
+        robustmetric.attack(build(), IMAGES, LABELS)
+
+
+@pytest.mark.parametrize("moved", ["images", "labels"])
+def test_images_without_values_are_refused(moved: str) -> None:
+    given = {"images": IMAGES, "labels": torch.tensor(LABELS)}
+    given[moved] = given[moved].to("meta")
+    with pytest.raises(InputError, match="on the device 'meta', which holds no values"):
+        robustmetric.evaluate(ordinary(), **given, suite="demo", radius=0.1)
+
+
+def test_what_the_refusal_of_weights_advises_is_taken() -> None:
+    copied = copy.deepcopy(unfollowed())
+    filled = valueless().to_empty(device="cpu")
+    filled.load_state_dict(ordinary().state_dict())
+    for encoder in (copied, filled):
+        assert robustmetric.evaluate(encoder, IMAGES, LABELS, "ers_sketch224", 0.1, queries=2)[0].name == "clean"

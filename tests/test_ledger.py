@@ -125,7 +125,7 @@ def test_protocols_are_told_apart_and_others_refused(tmp_path: Path) -> None:
     assert protocol("cub", 4, 5e-5, 500, False) == "sketch"
     assert protocol("cub", 19, 1e-5, 5924, True, replays=4) == "full"
     assert protocol("fashion", 8, 1e-3, 10000, True) == "full"
-    with pytest.raises(InputError, match="no protocol of my_data"):
+    with pytest.raises(InputError, match=r"no protocol of my_data; expected one of .*; `report` and `compare` set"):
         protocol("my_data", 8, 1e-3, 10000, True)
 
 
@@ -239,6 +239,18 @@ def test_two_runs_of_one_row_and_runs_without_numbers_are_refused(tmp_path: Path
     assert "is not a run folder" in command("ledger", tmp_path, "-o", "out").error
     assert "expected run folders and -o" in command("ledger").error
     assert "expected run folders and -o" in command("ledger", first).error
+
+
+def test_what_was_measured_of_a_model_that_no_recipe_trained_is_no_row_and_no_weights(
+    command: Command, suite: Path, tmp_path: Path
+) -> None:
+    done = command("evaluate", "torch.nn.Flatten", suite, "--data", "digits", "--queries", 5, "-o", "mine")
+    assert done.code == 0, done.err
+    error = command("ledger", "mine", "-o", "rows").error
+    assert "mine was not trained by a recipe (its recipe.yaml has no 'defence')" in error and "`compare` set" in error
+    assert not (tmp_path / "rows").exists()
+    error = command("export", "mine", "--onnx", "mine.onnx").error
+    assert "mine has no model.safetensors; it holds what was measured of a model, not the model" in error
 
 
 GOOD: dict[str, Any] = {

@@ -172,6 +172,8 @@ def _check_settings(suite: Any, radius: Any, **whole: Any) -> None:
 def _checked(images: Any, labels: Any, *, searched: bool) -> tuple[Tensor, Tensor]:
     """Images and labels as tensors, or an error that says what is wrong with them; a search needs two or more."""
     images, labels = _tensor(images, "images"), _tensor(labels, "labels")
+    if images.is_meta or labels.is_meta:
+        raise InputError("the images or labels are on the device 'meta', which holds no values; expected numbers")
     if labels.is_floating_point() or labels.dim() != 1:
         raise InputError(
             f"labels of shape {tuple(labels.shape)} and type {labels.dtype} are no classes; expected one integer each"

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 
 from conftest import Paint
 from robustmetric.data import cache as cache_module
@@ -51,7 +51,58 @@ def test_sixteen_bits_of_grey_keep_their_high_byte(tmp_path: Path, suffix: str) 
     file = tmp_path / f"scan.{suffix}"
     # 0x1234 and 0xABCD: 18 and 171 of 255.
     Image.fromarray(np.array([[0x1234, 0xABCD]], np.uint16)).save(file)
-    assert np.asarray(opaque(file.read_bytes())).tolist() == [[[18] * 3, [171] * 3]]
+    assert np.asarray(opaque(file.read_bytes())[0]).tolist() == [[[18] * 3, [171] * 3]]
+
+
+def noted(path: Path, orientation: int) -> Image.Image:
+    """Blocks of noise, stored with a camera's note of how to turn them."""
+    noise = np.random.default_rng(0).integers(0, 256, (4, 6, 3), np.uint8).repeat(8, 0).repeat(8, 1)
+    note = Image.Exif()
+    note[0x0112] = orientation
+    Image.fromarray(noise).save(path, exif=note)
+    return Image.open(path)
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "tiff"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_images_are_turned_as_pillow_turns_them(tmp_path: Path, suffix: str, orientation: int) -> None:
+    with noted(tmp_path / f"image.{suffix}", orientation) as image:
+        image.load()
+        expected = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+    found, _ = opaque((tmp_path / f"image.{suffix}").read_bytes(), upright=True)
+    assert (np.asarray(found) == expected).all()
+
+
+def test_an_image_on_its_side_is_turned_where_that_is_asked_for(tmp_path: Path) -> None:
+    with noted(tmp_path / "phone.jpg", 6):
+        content = (tmp_path / "phone.jpg").read_bytes()
+    (stored, is_stored_turned), (seen, is_turned) = opaque(content), opaque(content, upright=True)
+    # 6: a quarter turn clockwise, so that the first column from below is the first row.
+    assert (np.asarray(seen)[0] == np.asarray(stored)[::-1, 0]).all()
+    assert stored.size == (48, 32) and seen.size == (32, 48)
+    assert is_turned and not is_stored_turned
+    assert decode(content, 8, upright=True)[1] == (48, 32)
+
+
+@pytest.mark.parametrize("orientation", [b"\x00", b"\x09"])
+def test_a_damaged_note_leaves_an_image_as_it_is_stored(tmp_path: Path, orientation: bytes) -> None:
+    with noted(tmp_path / "image.jpg", 6) as image:
+        stored = np.asarray(image)
+    content = (tmp_path / "image.jpg").read_bytes()
+    entry = b"\x01\x12\x00\x03\x00\x00\x00\x01\x00"  # tag 274, SHORT, one value, its high byte
+    assert content.count(entry + b"\x06") == 1
+    for damaged in (content.replace(entry + b"\x06", entry + orientation), content.replace(b"MM\x00*", b"??\x00*")):
+        found, is_turned = opaque(damaged, upright=True)
+        assert (np.asarray(found) == stored).all() and not is_turned
+
+
+def test_images_decoded_as_stored_are_decoded_again_upright(tmp_path: Path) -> None:
+    with noted(tmp_path / "phone.jpg", 6):
+        tree = FolderTree(tmp_path)
+    stored = Cache(tmp_path / ".cache", 8).load(tree, tree.names, "toy")
+    seen = Cache(tmp_path / ".cache", 8, upright=True).load(tree, tree.names, "toy")
+    assert stored.sizes.tolist() == [[32, 48]] and seen.sizes.tolist() == [[48, 32]]
+    assert not (stored.images == seen.images).all()
 
 
 def test_grey_values_of_no_known_range_are_refused(tmp_path: Path) -> None:

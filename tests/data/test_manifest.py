@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Paint
-from robustmetric.data.manifest import Manifest
+from robustmetric.data.manifest import Manifest, is_manifest
 from robustmetric.errors import InputError
 
 
@@ -127,3 +127,12 @@ def test_a_missing_manifest_or_root_is_said(tmp_path: Path) -> None:
         Manifest(str(tmp_path / "none.csv")).load()
     with pytest.raises(InputError, match="does not exist"):
         Manifest(write(tmp_path, "path,label,split\na,b,test\n"), root=str(tmp_path / "none")).load()
+
+
+def test_columns_may_begin_with_capitals(images: Path) -> None:
+    rows = TRAIN + "pictures/5.png,fox,test\npictures/4.png,fox,test\n"
+    file = write(images, "Path, Label,SPLIT\n" + rows)
+    assert is_manifest(Path(file))
+    dataset = Manifest(file, size=8).load()
+    assert dataset.queries.names == ("pictures/5.png", "pictures/4.png")
+    assert dataset.train.class_names == ("cat", "dog")

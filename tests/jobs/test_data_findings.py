@@ -48,6 +48,11 @@ def test_an_image_is_small_below_a_quarter_of_the_side_it_is_squashed_to() -> No
     assert found[1].says == "without colour: 1 of 2"
 
 
+def test_images_that_lie_on_their_side_are_counted() -> None:
+    found = list(of_looks(["a", "b"], [Look(b"", 64, 64, False, is_turned=True), Look(b"", 64, 64, False)], side=64))
+    assert [one.says for one in found if one.kind == "turned"] == ["turned as their camera noted (EXIF): 1 of 2"]
+
+
 def test_images_of_the_size_that_is_used_are_not_squashed() -> None:
     (found,) = of_looks(["a"], [Look(b"", 32, 32, False)], side=32)
     assert found.says == "pixels, width x height: all 32 x 32"

@@ -1,5 +1,6 @@
 """A model and images of one's own, seen as the model is used to: squashed, or by their shorter side."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -98,3 +99,39 @@ def test_a_view_that_means_nothing_is_refused_before_data_are_read(
     words: list[str], said: str, command: Command
 ) -> None:
     assert said in command("evaluate", *words, "--data", "cub").error
+
+
+NETWORKS = """
+import torch
+from torch import nn
+from robustmetric import Encoder
+def bare():
+    return nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(48, 4))
+def wrapped():
+    return Encoder(bare())
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.network = bare()
+    def forward(self, x):
+        return nn.functional.normalize(self.network(x), dim=1)
+"""
+
+
+@pytest.mark.parametrize(("name", "is_told"), [("bare", True), ("wrapped", False), ("Scaled", False)])
+def test_training_a_bare_network_says_that_its_evaluation_is_of_other_lengths(
+    name: str, is_told: bool, photos: Path, command: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "networks.py").write_text(NETWORKS)
+    (tmp_path / "mine.yaml").write_text(
+        f"{{model: {{name: networks.{name}}}, data: {{name: folder, root: {photos}, test_share: 1.0}}, "
+        "defence: {name: plain, loss: {name: triplet}}, sampler: {name: balanced, batch: 4, per_class: 2}, "
+        "optimiser: {name: adam, rate: 1e-4}, epochs: 1, view: {name: centre_crop}}"
+    )
+    for part in ("train", "test"):
+        shutil.copytree(photos, tmp_path / "parts" / part)
+    done = command("train", "mine.yaml", f"data.root={tmp_path / 'parts'}", "-o", "run")
+    assert done.code == 0, done.err
+    told = [line for line in done.err.splitlines() if line.startswith("warning: ")]
+    words = "warning: the embeddings of networks.bare are not of unit length and are trained as they are, while"
+    assert [line.startswith(words) for line in told] == [True] * is_told

@@ -103,3 +103,22 @@ def test_the_likely_mistakes_with_a_table_are_one_line(
 ) -> None:
     assert said in command("certify", *words).error
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("recipe", ["digits-arml", "digits-euclidean", "digits-smoothing"])
+def test_a_table_of_one_class_names_it_as_its_file_does(recipe: str, command: Command, tmp_path: Path) -> None:
+    rows = [f"{i % 7},{i % 5},apple" for i in range(40)]
+    (tmp_path / "fruit.csv").write_text("\n".join(["a,b,kind", *rows]))
+    words = ["certify", f"tabular/{recipe}", "data.label=kind", "--data"]
+    error = command(*words, "fruit.csv").error
+    assert "fruit: the 20 rows to learn from are all of class 'apple'; expected two classes or more" in error
+
+
+def test_a_class_that_the_cut_left_to_the_test_part_is_told(command: Command, tmp_path: Path) -> None:
+    rows = [f"{i % 7},{i % 5},apple" for i in range(39)]
+    (tmp_path / "rare.csv").write_text("\n".join(["a,b,kind", *rows, "3,3,pear"]))
+    words = ["certify", "tabular/digits-euclidean", "data.label=kind", "--data", "rare.csv", "--points", 2]
+    # The pear is among the rows to learn from by the first cut, and not by the other.
+    assert command(*words, "data.seed=0").code == 0
+    error = command(*words, "data.seed=6", "-o", "other").error
+    assert "all of class 'apple' (others are in the test part alone: another data.seed cuts otherwise)" in error

@@ -14,10 +14,14 @@ from torch import nn
 
 from commands import Command, environment
 from robustmetric.cli.app import starting
+from robustmetric.data.digits import Digits
+from robustmetric.data.transforms import Identity
 from robustmetric.errors import InputError, nearest
 from robustmetric.jobs.answer import check_answer, checked_logits
+from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.state import State
 from robustmetric.jobs.train import progress_note
+from robustmetric.jobs.workers import Workers
 
 ROOT = Path(__file__).parents[2]
 ROW = ROOT / "results/tabular/digits-arml-seed0.json"
@@ -257,3 +261,22 @@ def test_another_fault_is_no_full_memory(command: Command, monkeypatch: pytest.M
     monkeypatch.setattr("robustmetric.jobs.train.train", lambda *_, **__: faulty())
     with pytest.raises(RuntimeError, match="inconsistent tensor size"):
         command("train", "digits/plain")
+
+
+def test_one_embedding_for_many_images_is_refused() -> None:
+    class First(nn.Flatten):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x)[:1]
+
+    # Spread over the gallery, it would be searched as if it were the embedding of each.
+    with pytest.raises(InputError, match=r"returned embeddings of shape \(1, 64\) for 128 inputs; expected one"):
+        Arena.prepare(First(), Digits().load(), Identity(), Workers(torch.device("cpu")))
+    with pytest.raises(InputError, match=r"returned embeddings of shape \(1, 64\) for 2 inputs; expected one"):
+        check_answer(First(), (1, 8, 8))
+
+
+def test_a_model_without_values_is_told_before_it_is_trained() -> None:
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
+    with pytest.raises(InputError, match=r"1\.weight of the model has no values, only a shape"):
+        check_answer(model, (1, 8, 8))

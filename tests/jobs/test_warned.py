@@ -21,9 +21,12 @@ from robustmetric.jobs.suites import load_suite
 from robustmetric.jobs.warned import warned_context, with_square
 from robustmetric.jobs.workers import Workers
 from robustmetric.perturb.ball import Ball
+from robustmetric.perturb.gradient_free import Square
 from robustmetric.perturb.pgd import PGD
 from robustmetric.records import Record
 from robustmetric.report.page import write_page
+from robustmetric.report.runs import read_run
+from robustmetric.report.warned import warned
 
 LITTLE = """
 rounded: false
@@ -348,3 +351,100 @@ def test_embeddings_that_are_all_alike_are_told(name: str, command: Command, tmp
     assert len(records.read(tmp_path / "run" / "results.jsonl")[0].context["warnings"]) == 1
     told = command("evaluate", "torch.nn.Flatten", suite, "--data", "digits", "--queries", 10, "-o", "other")
     assert told.code == 0 and "hardly tells them apart" not in told.err
+
+
+FLAT = """
+import torch
+from torch import nn
+class Plain(nn.Module):
+    def forward(self, x):
+        return x.flatten(1)
+class Rounds(Plain):
+    def forward(self, x):
+        return (0 * x + x.round() + 0.1 * x.sign()).flatten(1)
+class Half(Plain):
+    def forward(self, x):
+        # An image whose first pixel is black passes as it is; the others in steps.
+        return torch.where(x.flatten(1)[:, :1] == 0, x.flatten(1), x.detach().flatten(1).round())
+class Spoilt(Plain):
+    def forward(self, x):
+        return (x + 0 * x.detach().mul(0).add(x - x.detach()).sqrt()).flatten(1)
+"""
+
+
+@pytest.fixture
+def flat(tmp_path: Path) -> Path:
+    (tmp_path / "flat.py").write_text(FLAT)
+    (tmp_path / "shift.yaml").write_text(SHIFT.replace("step_size: 0.1", "step_size: 0.1, random_start: false"))
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["Rounds", "Spoilt"])
+def test_an_encoder_that_gives_no_gradient_to_climb_is_told(name: str, flat: Path, command: Command) -> None:
+    done = command("evaluate", f"flat.{name}", "shift.yaml", "--data", "digits", "--queries", 10, "-o", "run")
+    assert done.code == 0, done.err
+    found = records.read(flat / "run" / "results.jsonl")
+    # Without the warning, an attack that cannot move anything speaks well of the model.
+    shift = next(record for record in found if record.name == "ES")
+    assert shift.scores["ES:D"] == 0 and shift.scores["ES:R"] == found[0].scores["R@1"] > 50
+    (words,) = warnings(shift)
+    assert words.startswith("10 of the first 10 images have no gradient that ES could follow, so that it and its like")
+    assert f"warning: {words}" in done.err
+    other = command("evaluate", "flat.Plain", "shift.yaml", "--data", "digits", "--queries", 10, "-o", "other")
+    assert other.code == 0, other.err
+    # To be moved less is no better where nothing could be moved.
+    compared = command("compare", "other", "run").out.splitlines()
+    assert any(line.startswith("ES:D") and line.endswith("better") for line in compared)
+    assert [line for line in compared if "warning" in line] == [f"warning, run: {words}"]
+
+
+def test_only_images_without_a_gradient_are_counted(flat: Path, command: Command) -> None:
+    images = torch.full((6, 1, 2, 2), 0.3) + 0.4 * torch.rand(6, 1, 2, 2, generator=torch.Generator().manual_seed(0))
+    images[:4, 0, 0, 0] = 0.0
+    space: dict[str, Any] = {}
+    exec(FLAT, space)
+    labels, suite = [0, 1, 0, 1, 0, 1], str(flat / "shift.yaml")
+    clean, *_ = robustmetric.evaluate(space["Half"](), images, labels, suite)
+    assert warnings(clean)[0].startswith("2 of the first 6 images have no gradient that ES could follow")
+    clean, *_ = robustmetric.evaluate(space["Plain"](), images, labels, suite)
+    assert not warnings(clean)
+
+
+def test_where_nothing_is_climbed_no_gradient_is_missed(flat: Path) -> None:
+    space: dict[str, Any] = {}
+    exec(FLAT, space)
+    test = Digits().load().queries
+    target = Arena.prepare(space["Rounds"](), Digits().load(), Identity(), Workers(torch.device("cpu")), limit=10)
+    (shift,) = load_suite(str(flat / "shift.yaml")).trials
+    assert test.n > 10 and warned_context(target, Suite("s", [shift]), is_randomised=False)
+    searched = replace(shift, engine=Square(Ball(0.1), queries=5))
+    assert not warned_context(target, Suite("s", [searched]), is_randomised=False)
+
+
+def test_the_page_says_once_what_was_said_of_fewer_queries_and_of_more(suite: Suite, tmp_path: Path) -> None:
+    (record, _), *_ = run_suite(prepared(Means()), suite, 0, {})
+
+    def told(queries: int, words: str, **settings: Any) -> Record:
+        return replace(
+            record, settings={**record.settings, "queries": queries, **settings}, context={"warnings": [words]}
+        )
+
+    by_chance = "{} of the first {} images are named rightly without any attack, as by chance"
+    square = "Square, which uses no gradient, took {} % of the images at radius {}"
+    for one in (
+        told(40, by_chance.format(4, 40)),
+        told(100, by_chance.format(11, 100)),
+        told(20, by_chance.format(3, 20)),
+        told(40, square.format("0.3", "8/255"), radius=8 / 255),
+        told(100, square.format("1.5", "8/255"), radius=8 / 255),
+        told(40, square.format("2.5", "4/255"), radius=4 / 255),
+        told(10, by_chance.format(1, 10), data_fingerprint="other images"),
+    ):
+        records.append(tmp_path / "run" / "results.jsonl", one)
+    found = [words for _, words in warned([read_run(tmp_path / "run")])]
+    assert found == [
+        by_chance.format(11, 100),
+        square.format("1.5", "8/255"),
+        square.format("2.5", "4/255"),
+        by_chance.format(1, 10),
+    ]

@@ -123,7 +123,9 @@ def compare(
     from robustmetric.jobs.compare import compare as job
     from robustmetric.jobs.compare import masked
     from robustmetric.report.masking_flag import MARK
+    from robustmetric.report.runs import read_run
     from robustmetric.report.turns import CAPTION
+    from robustmetric.report.warned import warned
 
     found, flags = job(first, second), masked(first, second)
     if as_json:
@@ -142,6 +144,9 @@ def compare(
         typer.echo(CAPTION)
     for run, words in flags.items():
         typer.echo(f"{MARK} {run} is {words}")
+    for run in (first, second):
+        for _, words in warned([read_run(run)]):
+            typer.echo(f"warning, {run}: {words}")
 
 
 @app.command()

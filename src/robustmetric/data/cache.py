@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from jaxtyping import Bool, Int, UInt8
-from PIL import Image
+from PIL import ExifTags, Image
 from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
@@ -43,6 +43,16 @@ DAMAGE = (
     Image.DecompressionBombError,
 )
 """What Pillow and zipfile raise on a file that is not the image it claims to be."""
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""What sets an image upright, by its orientation (EXIF 2.32, tag 274); 1 is upright."""
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +73,8 @@ class Cache:
     folder: Path
     size: int
     skip_unreadable: bool = False
+    upright: bool = False
+    """Whether images are turned as their camera noted."""
 
     def load(self, tree: Tree, names: Sequence[str], label: str) -> Pixels:
         """The images of these names, decoded now or before; an unreadable one is an error unless they are skipped."""
@@ -88,7 +100,8 @@ class Cache:
         )
 
     def _key(self, tree: Tree, names: Sequence[str]) -> str:
-        digest = hashlib.sha256(f"{LAYOUT}:{self.size}:{tree.home.resolve()}".encode())
+        turned = ":upright" if self.upright else ""
+        digest = hashlib.sha256(f"{LAYOUT}{turned}:{self.size}:{tree.home.resolve()}".encode())
         for name in names:
             digest.update(f"\n{name}\t{tree.stamp(name)}".encode())
         return digest.hexdigest()[:16]
@@ -142,7 +155,7 @@ class Cache:
     ) -> None:
         def decode_one(row: int) -> None:
             try:
-                images[row], sizes[row] = decode(tree.read(names[row]), self.size)
+                images[row], sizes[row] = decode(tree.read(names[row]), self.size, upright=self.upright)
             except DAMAGE as error:
                 if not self.skip_unreadable:
                     is_huge = isinstance(error, Image.DecompressionBombError)
@@ -158,22 +171,41 @@ class Cache:
             pool.shutdown(cancel_futures=True)
 
 
-def decode(content: bytes, size: int) -> tuple[npt.NDArray[np.uint8], tuple[int, int]]:
+def decode(content: bytes, size: int, *, upright: bool = False) -> tuple[npt.NDArray[np.uint8], tuple[int, int]]:
     """An image file squashed to (3, size, size) bytes (bilinear, antialiased), and its own (height, width)."""
-    image = opaque(content)
+    image, _ = opaque(content, upright=upright)
     width, height = image.size
     if (width, height) != (size, size):
         image = image.resize((size, size), Image.Resampling.BILINEAR)
     return np.asarray(image).transpose(2, 0, 1), (height, width)
 
 
-def opaque(content: bytes) -> Image.Image:
-    """An image file in RGB, at its own size."""
+def opaque(content: bytes, *, upright: bool = False) -> tuple[Image.Image, bool]:
+    """An image file in RGB, at its own size; and whether it was turned, which `upright` asks for, as its camera noted.
+
+    Not by `ImageOps.exif_transpose`: it writes the other notes anew, and raises what it likes where they are damaged.
+    """
     with Image.open(BytesIO(content)) as image:
-        if image.mode[0] in "IF":
-            return _in_bytes(image).convert("RGB")
-        # Pillow warns of palettes with transparency unless the alpha is made explicit first.
-        return (image.convert("RGBA") if image.mode in ("P", "PA") else image).convert("RGB")
+        image.load()  # which turns a TIFF, and takes its note away
+        turn = TURNS.get(_orientation(image)) if upright else None
+        coloured = _coloured(image)
+    return (coloured, False) if turn is None else (coloured.transpose(turn), True)
+
+
+def _orientation(image: Image.Image) -> int:
+    """As the camera noted it; 1, which is upright, where it cannot be read: the pixels are there all the same."""
+    try:
+        noted = image.getexif().get(ExifTags.Base.Orientation, 1)
+    except DAMAGE:
+        return 1
+    return noted if isinstance(noted, int) else 1
+
+
+def _coloured(image: Image.Image) -> Image.Image:
+    if image.mode[0] in "IF":
+        return _in_bytes(image).convert("RGB")
+    # Pillow warns of palettes with transparency unless the alpha is made explicit first.
+    return (image.convert("RGBA") if image.mode in ("P", "PA") else image).convert("RGB")
 
 
 def _in_bytes(image: Image.Image) -> Image.Image:

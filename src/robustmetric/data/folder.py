@@ -44,7 +44,7 @@ class Folder(ImageFiles):
         if {"train", "test"} <= firsts:
             parts = {part: Listing.of(class_folders(images, f"{top}{part}/")) for part in ("train", "test", "gallery")}
             gallery = parts["gallery"] if "gallery" in firsts else None
-            return Plan(root.stem, tree, parts["train"], parts["test"], gallery, layout=EXPECTED)
+            return Plan(root.stem, tree, parts["train"], parts["test"], gallery, layout=EXPECTED, upright=True)
         pairs = class_folders(images, top)
         names = sorted({name for _, name in pairs})
         count = round(len(names) * (1 - self.test_share))
@@ -57,7 +57,7 @@ class Folder(ImageFiles):
         trained = set(names[:count])
         train = Listing.of([pair for pair in pairs if pair[1] in trained])
         test = Listing.of([pair for pair in pairs if pair[1] not in trained])
-        return Plan(root.stem, tree, train, test, may_lack_train=count == 0, layout=EXPECTED)
+        return Plan(root.stem, tree, train, test, may_lack_train=count == 0, layout=EXPECTED, upright=True)
 
 
 def top_folder(names: list[str]) -> str:

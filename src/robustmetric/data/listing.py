@@ -70,6 +70,8 @@ class Plan:
     """Refuse a training class with one image."""
     layout: str = ""
     """What was expected, for the error when nothing is found."""
+    upright: bool = False
+    """Turn images as their camera noted (EXIF); published data sets are taken as they are stored."""
 
     def lacking(self, part: str, what: str) -> str:
         """That a part is empty: none of its images "is there", or "can be read"."""
@@ -113,7 +115,7 @@ class ImageFiles(ABC):
     def load(self) -> Dataset:
         """The dataset, its images decoded (once) and memory-mapped."""
         plan = self.plan()
-        cache = Cache(cache_folder(self.cache, plan.tree.home), self.size, self.skip_unreadable)
+        cache = Cache(cache_folder(self.cache, plan.tree.home), self.size, self.skip_unreadable, plan.upright)
         train, lost_train = read_split(plan, plan.train, cache, "train", plan.expected[0])
         queries, lost_queries = read_split(plan, plan.queries, cache, "queries", plan.expected[1])
         gallery: Split | None = None

@@ -27,22 +27,25 @@ class Look:
     height: int
     width: int
     is_grey: bool
+    is_turned: bool = False
+    """Whether it is not stored as it is seen: turned as its camera noted."""
 
 
-def look(content: bytes) -> Look:
+def look(content: bytes, *, upright: bool = False) -> Look:
     """An image file, decoded at its own size; raises one of `DAMAGE` where that cannot be."""
-    pixels = np.asarray(opaque(content))
+    image, is_turned = opaque(content, upright=upright)
+    pixels = np.asarray(image)
     height, width, _ = pixels.shape
     is_grey = bool((pixels[..., :1] == pixels[..., 1:]).all())
-    return Look(digest_of(pixels), height, width, is_grey)
+    return Look(digest_of(pixels), height, width, is_grey, is_turned)
 
 
-def looks(tree: Tree, names: Sequence[str]) -> Iterator[Look | None]:
+def looks(tree: Tree, names: Sequence[str], *, upright: bool = False) -> Iterator[Look | None]:
     """A look at each file, in order; None: it cannot be read as an image."""
 
     def one(name: str) -> Look | None:
         try:
-            return look(tree.read(name))
+            return look(tree.read(name), upright=upright)
         except DAMAGE:
             return None
 

@@ -2,6 +2,7 @@
 
 import csv
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,6 +62,7 @@ class Manifest(ImageFiles):
             listed,
             may_lack_train=not train,
             layout=EXPECTED,
+            upright=True,
         )
 
 
@@ -71,7 +73,12 @@ def is_manifest(path: Path) -> bool:
             header = next(csv.reader(file), [])
     except (OSError, csv.Error):
         return False
-    return len(set(NEEDED) & set(header)) >= 2
+    return len(set(NEEDED) & set(_named(header))) >= 2
+
+
+def _named(header: Sequence[str]) -> list[str]:
+    """The columns' names, in small letters: spreadsheets like to begin them with a capital."""
+    return [name.strip().lower() for name in header]
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -79,7 +86,7 @@ def read_rows(path: Path) -> list[Row]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
-            columns = tuple(reader.fieldnames or ())
+            columns = reader.fieldnames = _named(reader.fieldnames or ())
             rows = [{key: (value or "").strip() for key, value in row.items() if key} for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 
 import torch
 from jaxtyping import Float
@@ -20,6 +21,21 @@ ALIKE = 0.02
 
 SOME = 8
 """Images on which the parts of a classifier are compared with the whole."""
+
+
+def check_weights(model: nn.Module) -> None:
+    """Refuse weights that hold no numbers, or that autograd does not allow near: nothing could be measured on them."""
+    for name, weights in chain(model.named_parameters(), model.named_buffers()):
+        if weights.is_meta:
+            raise InputError(
+                f"{name} of the model has no values, only a shape (its device is 'meta'); expected weights: "
+                "model.to_empty(device='cpu') and then load_state_dict give it some"
+            )
+        if weights.is_inference():
+            raise InputError(
+                f"{name} of the model was made under torch.inference_mode(), which keeps gradients away from it; "
+                "expected weights that are made or loaded outside of it, or copy.deepcopy(model) outside of it"
+            )
 
 
 @contextmanager
@@ -41,14 +57,25 @@ def answering(model: nn.Module, inputs: Tensor) -> Iterator[None]:
 
 def check_answer(model: nn.Module, shape: Sequence[int]) -> None:
     """Try a model on two blank inputs before anything is trained on it."""
+    check_weights(model)
     device = next(model.parameters(), torch.empty(0)).device
     inputs = torch.zeros(2, *shape, device=device)
     with torch.random.fork_rng(devices=[]), frozen(model) as network, torch.no_grad(), answering(model, inputs):
-        given: object = network(inputs)
+        of_each(model, network(inputs), inputs)
+
+
+def of_each(model: nn.Module, given: object, inputs: Tensor) -> Tensor:
+    """The embeddings of some inputs; refused where there is not one of each: they would be taken for others'."""
     if not isinstance(given, Tensor):
         raise InputError(
             f"{type(model).__name__} returned a {type(given).__name__}; expected a tensor with one embedding per input"
         )
+    if len(given) != len(inputs):
+        raise InputError(
+            f"the model returned embeddings of shape {tuple(given.shape)} for {len(inputs)} inputs; expected one "
+            "embedding per input, (batch, dim), whatever the others are"
+        )
+    return given
 
 
 def checked_logits(model: nn.Module, inputs: Tensor, classes: int) -> Float[Tensor, "batch classes"]:

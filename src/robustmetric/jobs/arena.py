@@ -15,7 +15,7 @@ from robustmetric.attacks.margin import check_logits
 from robustmetric.data.base import Dataset, Split
 from robustmetric.data.protocols import Transform
 from robustmetric.errors import InputError, nearest
-from robustmetric.jobs.answer import answering, checked_logits
+from robustmetric.jobs.answer import answering, check_weights, checked_logits, of_each
 from robustmetric.jobs.feed import Feed
 from robustmetric.jobs.folder import fingerprint
 from robustmetric.jobs.progress import Bar, say
@@ -84,6 +84,7 @@ class Arena:
         queries = Feed(dataset.queries, workers.device)
         searched = None if isinstance(model, Classifies) else dataset.gallery
         items = Feed(searched, workers.device) if searched is not None else queries
+        check_weights(model)
         model.to(workers.device)
         rows = _draw(len(queries), limit, seed)
         if isinstance(model, Classifies):
@@ -220,7 +221,7 @@ def embed(
         for positions in chunks[workers.rank :: workers.ranks] or chunks[:1]:
             inputs = as_bytes(feed.batch(rows[positions], view)).inputs
             with answering(model, inputs):
-                z = network(inputs).float()
+                z = of_each(model, network(inputs), inputs).float()
             if embeddings is None:
                 embeddings = z.new_zeros(len(rows), z.shape[1])
             if workers.rank < len(chunks):

@@ -94,7 +94,7 @@ def _seen(plan: Plan) -> Seen:
     ]
     present = [entry for entry in listed if entry[1] in known]
     samples, found, unreadable = [], [], []
-    shown = _shown(looks(plan.tree, [path for _, path, _ in present]), len(present))
+    shown = _shown(looks(plan.tree, [path for _, path, _ in present], upright=plan.upright), len(present))
     for (part, path, label), one in zip(present, shown, strict=True):
         if one is None:
             unreadable.append(path)

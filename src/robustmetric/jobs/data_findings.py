@@ -77,6 +77,8 @@ def of_looks(names: Sequence[str], found: Sequence[Look], side: int) -> Iterator
     yield Finding("sizes", "fact", f"pixels, width x height: {sizes}{squashed}")
     if grey := sum(one.is_grey for one in found):
         yield Finding("grey", "fact", f"without colour: {grey:,} of {len(found):,}")
+    if turned := sum(one.is_turned for one in found):
+        yield Finding("turned", "fact", f"turned as their camera noted (EXIF): {turned:,} of {len(found):,}")
     small = tuple(name for name, one in zip(names, found, strict=True) if SMALL * min(one.height, one.width) < side)
     if small:
         advice = f"enlarged to {side} they are blurred"

@@ -86,7 +86,12 @@ class RunFolder:
     def check_weights(self) -> None:
         """Refuse a folder without weights, before anything is loaded."""
         if not self.weights.is_file():
-            raise InputError(f"{self.path} has no model.safetensors; finish it with `robustmetric train ... --resume`")
+            raise InputError(f"{self.path} has no model.safetensors; {self._how_to_have_weights()}")
+
+    def _how_to_have_weights(self) -> str:
+        if self.recipe.is_file() and "defence" not in recipe.load(self.recipe):
+            return "it holds what was measured of a model, not the model; name that, or a folder made by `train`"
+        return "finish it with `robustmetric train ... --resume`"
 
     def save_weights(self, model: nn.Module) -> None:
         """Write the model's weights as safetensors."""

@@ -2,11 +2,12 @@
 
 import inspect
 import operator
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from robustmetric import recipe
@@ -17,11 +18,15 @@ from robustmetric.data.manifest import Manifest
 from robustmetric.data.protocols import Source, Transform
 from robustmetric.data.transforms import CentreCrop, Identity
 from robustmetric.errors import InputError
+from robustmetric.jobs.answer import check_weights
 from robustmetric.jobs.named import refuse_unknown_data
+from robustmetric.jobs.progress import say
 from robustmetric.models.classifier import Classifies
 from robustmetric.models.encoder import Encoder
 from robustmetric.models.ensemble import Ensemble
 from robustmetric.models.mahalanobis import Mahalanobis
+from robustmetric.numerics.distances import are_unit
+from robustmetric.perturb.pgd import frozen
 from robustmetric.recipe import Spec
 
 
@@ -129,9 +134,30 @@ def _built(made: Any, name: str) -> nn.Module:
 
 def unit(model: nn.Module) -> nn.Module:
     """The model with unit-length embeddings; one of ours, or a classifier, is left with the lengths it gives."""
+    check_weights(model)
     if isinstance(model, Classifies):
         _check_count(model)
-    return model if isinstance(model, Encoder | Ensemble | Mahalanobis | Classifies) else Encoder(model)
+    return model if has_own_lengths(model) else Encoder(model)
+
+
+def has_own_lengths(model: nn.Module) -> bool:
+    """Whether a model is one of ours, which says itself how long its embeddings are, or a classifier."""
+    return isinstance(model, Encoder | Ensemble | Mahalanobis | Classifies)
+
+
+def warn_of_lengths(model: nn.Module, name: str, shape: Sequence[int]) -> None:
+    """Say that a bare network of one's own is trained on other distances than `evaluate` measures of it by its name."""
+    if has_own_lengths(model) or not any(weights.requires_grad for weights in model.parameters()):
+        return  # the second is refused in a moment
+    device = next(model.parameters(), torch.empty(0)).device
+    inputs = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0)).to(device)
+    with torch.random.fork_rng(devices=[]), frozen(model) as network, torch.no_grad():
+        is_unit = are_unit(network(inputs).flatten(1).float())
+    if not bool(is_unit):
+        say(
+            f"warning: the embeddings of {name} are not of unit length and are trained as they are, while `evaluate "
+            f"{name}` scales them: the two do not compare; have it return robustmetric.Encoder(network)"
+        )
 
 
 def _check_count(model: Classifies) -> None:

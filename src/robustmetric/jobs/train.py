@@ -24,6 +24,7 @@ from robustmetric.jobs.feed import Feed
 from robustmetric.jobs.folder import RunFolder, summarise
 from robustmetric.jobs.hurry import channels_last, compiled_updates
 from robustmetric.jobs.origin import differing, origin
+from robustmetric.jobs.own import warn_of_lengths
 from robustmetric.jobs.progress import Bar, Stop, interruptible, say, terms
 from robustmetric.jobs.state import Log, Meter, Saver, State
 from robustmetric.jobs.step import Step
@@ -63,6 +64,8 @@ def train(
     check_classes(plan.model, dataset)
     shape = _input_shape(plan, dataset)
     check_answer(plan.model, shape)
+    if fabric.global_rank == 0:
+        warn_of_lengths(plan.model, str(spec["model"]["name"]), shape)
     context = records.context(describe(fabric.device, fabric.world_size))
     begins = fabric.global_rank == 0 and not resume
     with _alone(fabric, folder):

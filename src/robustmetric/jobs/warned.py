@@ -3,7 +3,7 @@
 Here: images without a gradient, answers that hang on autograd, gradients taken while a model answers, and what Square
 wins after gradients. Elsewhere: probabilities, a model without any gradient and too few classes for DLR are refused
 (`attacks/margin.py`, `perturb/gradient.py`), and of a model that draws at random `chance.py` tells. They do not warn of
-clean answers no better than chance, and of embeddings that are all alike; we do.
+clean answers no better than chance, of embeddings that are all alike, and of encoders without a gradient; we do.
 """
 
 import math
@@ -22,6 +22,7 @@ from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.attacks.transfer import Transfer
 from robustmetric.attacks.vote import climbs_of
 from robustmetric.diagnose.collapse import THRESHOLD, mean_cosine
+from robustmetric.diagnose.masking import Masking
 from robustmetric.diagnose.randomised import difference, one_draw
 from robustmetric.diagnose.thresholds import FEWEST, SWAYED, is_by_chance
 from robustmetric.errors import InputError
@@ -34,8 +35,9 @@ from robustmetric.numerics.randomness import generator
 from robustmetric.perturb.apgd import APGD
 from robustmetric.perturb.engine import draws_of
 from robustmetric.perturb.expectation import Expectation, mean_of
+from robustmetric.perturb.fab import FAB
 from robustmetric.perturb.gradient_free import Square
-from robustmetric.perturb.pgd import frozen, value_and_gradient
+from robustmetric.perturb.pgd import PGD, frozen, value_and_gradient
 from robustmetric.records import Record
 from robustmetric.report.scores import show_radius
 from robustmetric.report.verdict import WORST
@@ -55,13 +57,14 @@ FIRST = 2
 def warned_context(arena: Arena, suite: Suite, *, is_randomised: bool) -> dict[str, Any]:
     """What the context of a record must say of the model, found on the first batch; the first rank says it aloud.
 
-    Of classifiers; where they are to be climbed by APGD, AutoAttack's own engine, what its authors warn of too. What
-    cannot be asked is left to the trials, which refuse it.
+    Of encoders, whether they tell images apart and have gradients to climb. Of classifiers; where they are to be
+    climbed by APGD, AutoAttack's own engine, what its authors warn of too. What cannot be asked is left to the trials,
+    which refuse it.
     """
-    if not arena.is_of_classes:
-        return _told(arena, list(_alike(arena)))
     rows = slice(arena.batch_size)
     batch = as_bytes(arena.queries.batch(arena.rows[rows], arena.view, index=arena.places[rows]))
+    if not arena.is_of_classes:
+        return _told(arena, list(_alike(arena)) or list(_unmoved(arena, suite, batch)))
     found = [
         f"{count} {BY_CHANCE}: look for labels in another order than the logits, and for pixels that the model expects "
         "on another scale than [0, 1]"
@@ -147,6 +150,36 @@ def _alike(arena: Arena) -> Iterator[str]:
             f"the embeddings of all images {seen}: the model hardly tells them apart, and that an attack moves "
             "little says nothing; look at its weights, and at its pixels, which come in [0, 1]"
         )
+
+
+def _unmoved(arena: Arena, suite: Suite, batch: Batch) -> Iterator[str]:
+    """Images whose embedding has no gradient, or one that holds NaN: what climbs it leaves them as they are."""
+    climbed = [trial.label for trial in suite.trials if _is_climbed(trial)]
+    if not climbed:
+        return
+    with frozen(arena.model, arena.seen) as embed, one_draw(arena.workers.device, 0):
+        with torch.no_grad():
+            z = embed(batch.inputs)
+        # Not the attacks' own values, some of which are level where they begin: embedding shift at the image itself.
+        direction = torch.randn(z.shape, generator=torch.Generator().manual_seed(0)).to(z)
+        try:
+            _, gradient = value_and_gradient(lambda x: (embed(x) * direction).sum(dim=1), batch.inputs)
+        except InputError:
+            return  # the trial says why
+    rows = gradient.flatten(1)
+    count = int((~rows.any(dim=1) | rows.isnan().any(dim=1)).sum())
+    if count:
+        yield (
+            f"{count} of the first {len(rows)} images have no gradient that {climbed[0]} could follow, so that it and "
+            "its like cannot move them, and that they stand says nothing: look for rounding or saturation in the "
+            "model, let gradients pass there (straight through), and run the suite masking"
+        )
+
+
+def _is_climbed(trial: Trial) -> bool:
+    """Whether gradients of the model itself are followed; masking looks for itself where there are none."""
+    engine = trial.engine.engine if isinstance(trial.engine, Expectation) else trial.engine
+    return isinstance(engine, PGD | APGD | FAB) and not isinstance(trial.attack, Transfer | Masking)
 
 
 def _by_autograd(arena: Arena, batch: Batch) -> Iterator[str]:

@@ -104,9 +104,10 @@ def protocol(
         if epochs in allowed and math.isclose(rate, wanted.rate) and tested:
             return name
     words = [f"{name}: {p.epochs} epochs at {p.rate:g}, {p.queries or 'all'} queries" for name, p in known]
+    others = f"one of {sorted(PROTOCOLS)}; `report` and `compare` set runs on other data side by side"
     raise InputError(
         f"{epochs} epochs at rate {rate:g} with {queries} queries are no protocol of {data}; "
-        f"expected {'; '.join(words) or f'one of {sorted(PROTOCOLS)}'}"
+        f"expected {'; '.join(words) or others}"
     )
 
 
