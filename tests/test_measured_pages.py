@@ -121,3 +121,23 @@ def test_whom_a_search_below_pgd_would_flag() -> None:
     words = " ".join((ROOT / "docs" / "masking.md").read_text().split())
     assert "would flag {honest} of the 25 honest models".format(**below) in words
     assert "(and {masked} of the 25 masked ones)".format(**below) in words
+
+
+def test_every_exhibit_of_the_half_on_digits() -> None:
+    found = result("detector-cpu")
+    shown = [
+        [
+            row["name"], *(f"{row[key]:.0f}" for key in ("clean", "PGD-20", "adaptive")), row["truth"],
+            row["verdict"] + ("" if row["is_right"] else " (**wrong**)"), ", ".join(row["failed"]),
+        ]
+        for row in found["exhibits"]
+    ]  # fmt: skip
+    assert table("masking.md", "The two halves on digits")[: len(shown)] == shown
+    text = (ROOT / "docs" / "masking.md").read_text().partition("\n## The two halves on digits\n")[2]
+    counts, words = found["confusion"]["test"], " ".join(text.split())
+    honest, masked = (sum(counts[truth].values()) for truth in ("honest", "masked"))
+    assert f"**{counts['right']} of {counts['of']} right (strictly {counts['strictly']}), none of the {honest}" in words
+    assert counts["honest"]["masked"] == 0 and f"{counts['masked']['masked']} of the {masked} masked ones" in words
+    assert f"commit {found['context']['commit'][:7]}" in words
+    (again,) = [row for row in found["exhibits"] if row["name"] == "madry, retrieval"]
+    assert f"loses {again['PGD-20'] - again['adaptive']:.1f} to the truth" in words

@@ -17,8 +17,6 @@ from robustmetric.perturb.pgd import frozen
 
 ALIKE = 0.02
 """Relative difference up to which two ways of computing the same logits may round apart, in bfloat16 too."""
-
-
 SOME = 8
 """Images on which the parts of a classifier are compared with the whole."""
 
