@@ -207,9 +207,9 @@ def test_the_truth_tries_all_that_the_checks_do_and_spends_more(zoo: ModuleType)
     truth, effort = importlib.import_module("masking_truth"), importlib.import_module("detector").SMALL
     engines = _tried(truth, effort, is_random=False)
     kinds = [type(engine).__name__ for engine in engines]
-    # Four restarts and two step sizes; 40 small steps and APGD on the usual loss, the margin and DLR; two searches.
+    # Four restarts and two step sizes; 80 small steps and APGD on the usual loss, the margin and DLR; two searches.
     assert kinds == 6 * ["PGD"] + 3 * ["PGD", "APGD"] + ["Square", "RayS"]
-    assert [engine.steps for engine in engines[:8]] == [20] * 6 + [40, 20]  # type: ignore[attr-defined]
+    assert [engine.steps for engine in engines[:8]] == [20] * 6 + [80, 20]  # type: ignore[attr-defined]
     assert [engine.queries for engine in engines[-2:]] == [120, 120]  # type: ignore[attr-defined]
     random = [type(engine).__name__ for engine in _tried(truth, effort, is_random=True)]
     assert random == 6 * ["PGD"] + 3 * ["PGD", "APGD", "Expectation", "Expectation"] + ["Square"]
