@@ -78,8 +78,10 @@ def test_whom_the_detector_judges_rightly(part: int, effort: str) -> None:
             assert [f"{truth}, {GROUPS[name]}", *map(str, [*counts, sum(counts)])] in shown
     fresh, again = tables.values()
     assert f"{fresh['right']} of {fresh['of']} and {again['right']} of {again['of']} right" in words
-    assert fresh["honest"]["masked"] + again["honest"]["masked"] == 0 and "no honest model of 25 flagged" in words
-    assert f"{fresh['masked']['masked'] + again['masked']['masked']} of 25 masked ones found" in words
+    honest, masked = (sum(sum(table[truth].values()) for table in (fresh, again)) for truth in ("honest", "masked"))
+    assert fresh["honest"]["masked"] + again["honest"]["masked"] == 0
+    assert f"no honest model of {honest} flagged" in words
+    assert f"{fresh['masked']['masked'] + again['masked']['masked']} of {masked} masked ones found" in words
     strictly = [table["honest"]["honest"] + table["masked"]["masked"] for table in tables.values()]
     assert (", **{} of 25 and {} of 25** are" if effort else "(strictly {} and {})").format(*strictly) in words
 
