@@ -139,3 +139,44 @@ def test_steps_of_sketch() -> None:
     assert f"HM&ICS has R@1 {listed('hm_lga_ics', 'R@1')} " in PAGE
     eight, sixteen = (row(f"hm_lga_ics-eta{steps}-sketch-seed0")["weights_sha256"] for steps in (8, 16))
     assert "the same model, bit for bit" in PAGE and eight == sixteen
+
+
+WORST = "Measured: CUB-200-2011, the worst case"
+COPIES = {
+    "plain, `full`": "plain", "ACT[R], `full_3e-5`": "act-eta8-full_3e-5",
+    "HM[S,g_LGA]&ICS, `full_3e-5`": "hm_lga_ics-eta8-full_3e-5", "plain, `short`": "plain-short",
+    "ACT[R], `short`": "act-eta8-short", "HM[S,g_LGA]&ICS, `short`": "hm_lga_ics-eta8-short",
+}  # fmt: skip
+
+
+def test_the_worst_case_of_the_copies() -> None:
+    found = json.loads((ROOT / "benchmarks" / "results" / "copies-auto_rank-cpu.json").read_text())
+    queries, left = found["settings"]["queries"], {}
+    shown = table(WORST, "| | ERS, fixed |")
+    assert list(shown) == list(COPIES)
+    for first, cells in shown.items():
+        one, kept = found["rows"][f"cub-mobilenet_v2-{COPIES[first]}-seed0"], row(f"{COPIES[first]}-seed0")
+        fixed, scores = kept["attacks"]["fixed"], {name: one["left"][name]["R@1"] for name in one["left"]}
+        low, high = one["AutoRank"]["interval"]
+        numbers = [one["clean"]["R@1"], scores["APGD-ES"], scores["APGD-margin"]]
+        assert cells == [
+            f"{fixed['ERS']:.1f}", f"{fixed['ES:R']:.1f}, {fixed['GTM']:.1f}", *(f"{number:.1f}" for number in numbers),
+            f"**{one['AutoRank']['R@1']:.1f}**", f"{low:.1f} to {high:.1f}",
+        ]  # fmt: skip
+        left[first] = [
+            *(100 * number / one["clean"]["R@1"] for number in (one["AutoRank"]["R@1"], scores["APGD-ES"])),
+            *(100 * fixed[name] / kept["clean"]["R@1"] for name in ("GTM", "ES:R")),
+        ]
+    _, act, hm = list(left.values())[:3]
+    words = " ".join(PAGE.partition(f"\n## {WORST}\n")[2].partition("\n## ")[0].split())
+    assert f"right answers of HM {hm[0]:.0f} stand, of ACT {act[0]:.0f};" in words
+    assert f"GTM, leaves {hm[2]:.0f} and {act[2]:.0f}." in words
+    assert f"leave HM and ACT {hm[1]:.0f} and {act[1]:.0f} of a hundred right answers" in words
+    assert f"ES's 32 steps leave {hm[3]:.0f} and {act[3]:.0f};" in words
+    later = [one["AutoRank"]["lost_first_to"] for one in found["rows"].values()]
+    taken = {name: sum(lost[name] for lost in later) for name in later[0] if name not in ("APGD-ES", "APGD-margin")}
+    told = "; ".join(f"{name} {count}" for name, count in taken.items() if count)
+    assert f"found {f'{told} of all queries of the six' if told else 'nothing, in any of the six'}." in words
+    assert f"none left of {queries} is compatible with up to {100 * (1 - 0.025 ** (1 / queries)):.1f} %" in words
+    (commit,) = {one["commit"][:7] for one in found["rows"].values()}
+    assert f"commit {commit}" in words and f"{queries} queries against all 5,924 images" in words

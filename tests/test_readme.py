@@ -181,6 +181,22 @@ def test_what_holds_up_is_what_the_ledger_has():
     ):
         numbers = [found[score] for score in ("R@1", "ERS") for found in scores]
         assert "R@1 {:.1f} and {:.1f}, ERS {:.1f} and {:.1f}".format(*numbers) in hardness
+    worst = json.loads((ROOT / "benchmarks" / "results" / "copies-auto_rank-cpu.json").read_text())
+    left = [worst["rows"][found["id"]] for found in (hm, act)]
+    numbers = [one[part]["R@1"] for one in left for part in ("AutoRank", "clean")]
+    assert "**The worst case leaves {:.1f} of {:.1f} and {:.1f} of {:.1f}**".format(*numbers) in hardness
+    queries, page = worst["settings"]["queries"], (ROOT / "docs" / "measured.md").read_text()
+    assert f"({queries} queries)" in hardness
+    assert (
+        "of {} queries `auto_rank` leaves R@1 {:.1f} where HM has {:.1f} and {:.1f} where ACT has {:.1f}".format(
+            queries, *numbers
+        )
+        in page
+    )
+    assert all(
+        worst["rows"][f"cub-mobilenet_v2-{name}-eta8-short-seed0"]["AutoRank"]["R@1"] == 0
+        for name in ("act", "hm_lga_ics")
+    )
     read, grown = (row(f"cars/cars-mobilenet_v2-{title}-r8") for title in ("eat", "eat_clean_share0_growing0_4"))
     attacked, clean = (read["published"][part]["R@1"] for part in ("pgd10", "clean"))
     assert f"keeps {attacked:.1f} of an R@1 of {clean:.1f}" in ensembles
