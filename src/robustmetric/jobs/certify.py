@@ -22,7 +22,7 @@ from robustmetric.jobs import assemble
 from robustmetric.jobs.folder import RunFolder, digest, summarise
 from robustmetric.jobs.learned import Fitted, Learner, Rows, Table, fitted
 from robustmetric.jobs.origin import origin
-from robustmetric.jobs.own_table import TABLES, of_units, own_table
+from robustmetric.jobs.own_table import TABLES, of_units, own_table, refuse_one_class
 from robustmetric.jobs.progress import say
 from robustmetric.jobs.proofs import Question, check_radii, proved
 from robustmetric.jobs.questions import attack_question, question_of
@@ -139,25 +139,13 @@ def _questions(
 def _table(dataset: Dataset, plan: Plan) -> Table:
     """The rows, and the first so many test points; refused where they are too few to vote."""
     x, test_x = _rows(dataset.train), _rows(dataset.queries)
-    _check_classes(dataset)
+    refuse_one_class(dataset)
     for certificate in plan.certificates:
         if isinstance(certificate, KNearest):
             certificate.check_rows(len(x))
     test = test_x, dataset.queries.labels.numpy(), dataset.queries.names
     chosen, labels, ids = (part[: plan.points] for part in shuffle(*test, random_state=plan.shuffle))
     return Table(x, dataset.train.labels.numpy(), chosen, labels, dataset.train.shape, tuple(ids))
-
-
-def _check_classes(dataset: Dataset) -> None:
-    """Refuse rows of one class, by the name it has in the file: no learner can tell it from others."""
-    names = [dataset.train.class_names[place] for place in dataset.train.labels.unique().tolist()]
-    if len(names) < 2:
-        others = len(set(dataset.queries.labels.tolist()) - set(dataset.train.labels.tolist()))
-        hint = " (others are in the test part alone: another data.seed cuts otherwise)" if others else ""
-        raise InputError(
-            f"{dataset.name}: the {dataset.train.n:,} rows to learn from are all of class {', '.join(names)!r}{hint}; "
-            "expected two classes or more to tell apart; data.label=COLUMN names the column of labels"
-        )
 
 
 # The recipe.

@@ -23,6 +23,7 @@ from robustmetric.jobs.clustering_ledger import clean_record, clustering_block
 from robustmetric.jobs.cost import cost
 from robustmetric.jobs.evaluations import Evaluations, all_queries, commands, gather
 from robustmetric.jobs.folder import RunFolder, atomically
+from robustmetric.jobs.origin import check_trained
 from robustmetric.metrics.robustness import SUB_SCORES, ers
 from robustmetric.records import Record
 from robustmetric.report import clustering_names, clustering_rows
@@ -109,7 +110,7 @@ def read_row(path: Path) -> Row:
     """The row of one run folder."""
     folder = RunFolder(path)
     spec = folder.read_recipe()
-    _check_trained(path, spec)
+    check_trained(path, spec)
     facts = json.loads(folder.summary.read_text()) if folder.summary.is_file() else {}
     weights = fingerprint_of(folder.weights) if folder.weights.is_file() else None
     if facts.get("unpacked") and weights != facts.get("weights_sha256"):
@@ -155,16 +156,6 @@ def read_row(path: Path) -> Row:
     if wrong:
         raise InputError(f"{path}: {'; '.join(wrong)}")
     return row
-
-
-def _check_trained(path: Path, spec: Mapping[str, Any]) -> None:
-    """Refuse what was measured of a model of one's own, which no recipe trained: a row compares trainings."""
-    missing = [key for key in ("defence", "epochs", "optimiser") if key not in spec]
-    if missing:
-        raise InputError(
-            f"{path} was not trained by a recipe (its recipe.yaml has no {missing[0]!r}), so that it is no row; "
-            "expected a folder that `robustmetric train` made; `report` and `compare` set any two folders side by side"
-        )
 
 
 def _on_own_data(found: Sequence[Record]) -> list[Record]:

@@ -1,9 +1,10 @@
 """How a run was made: the recipe file and the command, as anybody would type them, written and read back."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from robustmetric import recipe
 from robustmetric.errors import InputError
@@ -68,3 +69,13 @@ def _typed(words: list[str], command: str) -> Typed:
             plain.append(word)
             name = ""
     return Typed(words[1], words[2], plain, options)
+
+
+def check_trained(path: Path, spec: Mapping[str, Any]) -> None:
+    """Refuse what was measured of a model of one's own, which no recipe trained: a row compares trainings."""
+    missing = [key for key in ("defence", "epochs", "optimiser") if key not in spec]
+    if missing:
+        raise InputError(
+            f"{path} was not trained by a recipe (its recipe.yaml has no {missing[0]!r}), so that it is no row; "
+            "expected a folder that `robustmetric train` made; `report` and `compare` set any two folders side by side"
+        )

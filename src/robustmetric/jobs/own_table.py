@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
+from robustmetric.data.base import Dataset
 from robustmetric.errors import InputError
 from robustmetric.recipe import Spec
 
@@ -43,3 +44,15 @@ def of_units(x: Float[np.ndarray, "rows features"], data: Mapping[str, Spec], na
 def called(feature: int, names: Sequence[str] = ()) -> str:
     """A column as people find it: by its number from 1 and, where the file has a header, its name."""
     return f"feature {feature + 1}{f' ({names[feature]})' if len(names) else ''}"
+
+
+def refuse_one_class(dataset: Dataset) -> None:
+    """Refuse rows of one class, by the name it has in the file: no learner can tell it from others."""
+    names = [dataset.train.class_names[place] for place in dataset.train.labels.unique().tolist()]
+    if len(names) < 2:
+        others = len(set(dataset.queries.labels.tolist()) - set(dataset.train.labels.tolist()))
+        hint = " (others are in the test part alone: another data.seed cuts otherwise)" if others else ""
+        raise InputError(
+            f"{dataset.name}: the {dataset.train.n:,} rows to learn from are all of class {', '.join(names)!r}{hint}; "
+            "expected two classes or more to tell apart; data.label=COLUMN names the column of labels"
+        )
