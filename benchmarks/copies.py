@@ -42,14 +42,15 @@ def figures(found: Sequence[Record]) -> dict[str, Any]:
     row: dict[str, Any] = {"commit": found[-1].context["commit"]}
     for one in by_kind["clean"]:  # the checks of masking begin with none
         row["clean"] = shown(one)
-    row["seconds"] = round(sum(one.seconds for one in found if one.kind in ("clean", "attack", "masking")))
+    last = next((one for one in by_kind["masking"] if "checks" in one.context), None)
+    # A verdict's seconds are those of its checks.
+    row["seconds"] = round(sum(one.seconds for one in found if one.kind in ("clean", "attack") or one is last))
     for one in by_kind["attack"]:
         turn = {"of": one.settings[STANDING]} if STANDING in one.settings else {}
         row.setdefault("left", {})[one.name] = shown(one) | turn
     for one in by_kind[KIND]:
         if one.name != WORST:
             row[one.name] = shown(one) | {"lost_first_to": one.context["lost_first_to"]}
-    last = next((one for one in by_kind["masking"] if "checks" in one.context), None)
     if last is not None:
         row["masking"] = {key: last.context[key] for key in ("verdict", "checks", "said")}
     return row

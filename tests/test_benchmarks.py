@@ -521,3 +521,10 @@ def test_copies_are_examined_for_masking_and_asked_no_more_than_there_is(
     assert copies.main([*words, "--suite", str(quick)]) == 0
     row = results(tmp_path, "copies-quick")["rows"]["row"]
     assert row.keys() == {"commit", "seconds", "masking"} and len(row["masking"]["checks"]) == 13
+
+
+def test_the_seconds_of_a_verdict_are_those_of_its_checks(script: Script) -> None:
+    told = {"commit": "here", "verdict": "pass", "said": "little"}
+    checks = [Record("masking", name, {}, {}, seconds=2.0, context=told) for name in ("steps", "restarts")]
+    last = Record("masking", "verdict", {}, {}, seconds=4.0, context={**told, "checks": {}, "said": {}})
+    assert script("copies").figures([*checks, last])["seconds"] == 4
