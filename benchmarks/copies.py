@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from harness import RESULTS, save
+from harness import RESULTS, of_queries, save
 from robustmetric.jobs.folder import RunFolder
 from robustmetric.jobs.target import evaluate
 from robustmetric.jobs.unpack import unpack
@@ -30,10 +30,7 @@ def attacked(run: Path, suite: str, queries: int, batch: int, device: str) -> li
     """The records of a suite on so many queries of a run folder."""
     hardware = Hardware(accelerator=device)
     found = evaluate(str(run), suite, queries=queries, batch_size=batch, hardware=hardware)
-    own = [one for one in found if one.settings.get("suite") == Path(suite).stem and one.seed == 0]
-    # A data set may have fewer.
-    asked = max(count for one in own if (count := one.settings["queries"]) <= queries)
-    return [one for one in own if one.settings["queries"] == asked]
+    return of_queries(found, Path(suite).stem, queries)
 
 
 def figures(found: Sequence[Record]) -> dict[str, Any]:
