@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+from robustmetric.report.masking_flag import KIND as MASKING
 from robustmetric.report.runs import Run
 
 WARNED = "warnings"
@@ -18,7 +19,7 @@ def warned(runs: Sequence[Run]) -> list[tuple[str, str]]:
 
 
 def _of(run: Run) -> list[str]:
-    records = run.of_kind("clean", "attack", "worst_case", "clustering")
+    records = run.of_kind("clean", "attack", "worst_case", "clustering", MASKING)
     own = [record for record in records if record.settings.get("weights") == records[-1].settings.get("weights")]
     drawn = [RANDOMISED] if any(record.settings.get("randomised") for record in own) else []
     told: dict[tuple[str, str], tuple[int, str]] = {}
