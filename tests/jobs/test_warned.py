@@ -1,5 +1,6 @@
 """What AutoAttack's authors warn of is said in a line, kept in the records and shown on the page; no more than that."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -396,6 +397,8 @@ def test_an_encoder_that_gives_no_gradient_to_climb_is_told(name: str, flat: Pat
     compared = command("compare", "other", "run").out.splitlines()
     assert any(line.startswith("ES:D") and line.endswith("better") for line in compared)
     assert [line for line in compared if "warning" in line] == [f"warning, run: {words}"]
+    lines = [json.loads(line) for line in command("compare", "other", "run", "--json").out.splitlines()]
+    assert lines and all(line["warnings"] == {"run": [words]} for line in lines)
 
 
 def test_only_images_without_a_gradient_are_counted(flat: Path, command: Command) -> None:
