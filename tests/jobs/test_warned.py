@@ -434,10 +434,13 @@ def test_the_page_says_once_what_was_said_of_fewer_queries_and_of_more(suite: Su
 
     by_chance = "{} of the first {} images are named rightly without any attack, as by chance"
     square = "Square, which uses no gradient, took {} % of the images at radius {}"
+    apart = "the model answers otherwise where a gradient is asked for (logits differ by {} % of the largest)"
     for one in (
         told(40, by_chance.format(4, 40)),
         told(100, by_chance.format(11, 100)),
         told(20, by_chance.format(3, 20)),
+        told(40, apart.format("1.5e+02"), radius=0.1),
+        told(100, apart.format("97"), radius=0.1),
         told(40, square.format("0.3", "8/255"), radius=8 / 255),
         told(100, square.format("1.5", "8/255"), radius=8 / 255),
         told(40, square.format("2.5", "4/255"), radius=4 / 255),
@@ -447,6 +450,7 @@ def test_the_page_says_once_what_was_said_of_fewer_queries_and_of_more(suite: Su
     found = [words for _, words in warned([read_run(tmp_path / "run")])]
     assert found == [
         by_chance.format(11, 100),
+        apart.format("97"),
         square.format("1.5", "8/255"),
         square.format("2.5", "4/255"),
         by_chance.format(1, 10),

@@ -8,8 +8,8 @@ from robustmetric.report.runs import Run
 
 WARNED = "warnings"
 """In the context of a record: sentences on the model, each with what to do."""
-COUNTED = re.compile(r"\d+ of the first \d+|[\d.]+ % of the images")
-"""What a warning says of how many images: two that differ in it alone are one, of fewer queries and of more."""
+COUNTED = re.compile(r"\d+ of the first \d+|[\d.e+-]+ % of the (images|largest)")
+"""What a warning measured on the queries: two that differ in it alone are one, of fewer queries and of more."""
 RANDOMISED = "the model draws at random, two answers to one image differ: attacks that climb single draws overrate it"
 
 
