@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from harness import RESULTS, save
+from harness import RESULTS, of_queries, save
 from robustmetric.jobs.folder import RunFolder
 from robustmetric.jobs.target import evaluate
 from robustmetric.jobs.unpack import unpack
@@ -30,10 +30,7 @@ def attacked(run: Path, suite: str, queries: int, batch: int, device: str) -> li
     """The records of a suite on so many queries of a run folder."""
     hardware = Hardware(accelerator=device)
     found = evaluate(str(run), suite, queries=queries, batch_size=batch, hardware=hardware)
-    own = [one for one in found if one.settings.get("suite") == Path(suite).stem and one.seed == 0]
-    # A data set may have fewer.
-    asked = max(count for one in own if (count := one.settings["queries"]) <= queries)
-    return [one for one in own if one.settings["queries"] == asked]
+    return of_queries(found, Path(suite).stem, queries)
 
 
 def figures(found: Sequence[Record]) -> dict[str, Any]:
@@ -42,14 +39,15 @@ def figures(found: Sequence[Record]) -> dict[str, Any]:
     row: dict[str, Any] = {"commit": found[-1].context["commit"]}
     for one in by_kind["clean"]:  # the checks of masking begin with none
         row["clean"] = shown(one)
-    row["seconds"] = round(sum(one.seconds for one in found if one.kind in ("clean", "attack", "masking")))
+    last = next((one for one in by_kind["masking"] if "checks" in one.context), None)
+    # A verdict's seconds are those of its checks.
+    row["seconds"] = round(sum(one.seconds for one in found if one.kind in ("clean", "attack") or one is last))
     for one in by_kind["attack"]:
         turn = {"of": one.settings[STANDING]} if STANDING in one.settings else {}
         row.setdefault("left", {})[one.name] = shown(one) | turn
     for one in by_kind[KIND]:
         if one.name != WORST:
             row[one.name] = shown(one) | {"lost_first_to": one.context["lost_first_to"]}
-    last = next((one for one in by_kind["masking"] if "checks" in one.context), None)
     if last is not None:
         row["masking"] = {key: last.context[key] for key in ("verdict", "checks", "said")}
     return row

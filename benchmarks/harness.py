@@ -7,7 +7,7 @@ import argparse
 import resource
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from robustmetric.jobs.closing import of_suite
 from robustmetric.jobs.workers import describe
 from robustmetric.models.backbone import encoder
-from robustmetric.records import context, write_json
+from robustmetric.records import Record, context, write_json
 
 RESULTS = Path(__file__).parent / "results"
 FORWARD, INPUT_BACKWARD, FULL_BACKWARD = 1, 1, 2
@@ -180,6 +181,14 @@ def settled(architecture: str, weights: str | None, clean: Tensor) -> nn.Module:
 def is_h200(device: torch.device) -> bool:
     """Whether this is the GPU that the expected times are for."""
     return "H200" in describe(device)
+
+
+def of_queries(found: Sequence[Record], suite: str, queries: int | None) -> list[Record]:
+    """A suite's records on so many queries (None: on all), of a folder that may hold those of other calls, too."""
+    own = of_suite(found, suite, {}, seed=0)
+    # A data set may have fewer.
+    asked = max(count for one in own if (count := one.settings["queries"]) <= (queries or count))
+    return of_suite(own, suite, {"queries": asked}, seed=0)
 
 
 def save(name: str, options: argparse.Namespace, figures: Mapping[str, Any]) -> Path:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from harness import RESULTS, save
+from harness import RESULTS, of_queries, save
 from robustmetric.jobs.folder import RunFolder
 from robustmetric.jobs.sweep import is_finished
 from robustmetric.jobs.target import evaluate
@@ -41,8 +41,9 @@ def measured(defence: str, smoothing: float, seed: int, options: argparse.Namesp
     if not is_finished(folder):
         settings = [f"defence.loss.smoothing={smoothing:g}", *changes, *options.settings, f"seed={seed}"]
         train(recipe, settings, folder.path, resume=folder.recipe.is_file(), hardware=hardware)
-    found = evaluate(str(folder.path), SUITE, radius=RADIUS, queries=options.images, hardware=hardware)
-    scores = {one.name: round(one.scores["accuracy"], 2) for one in found if one.settings.get("suite") == SUITE}
+    done = evaluate(str(folder.path), SUITE, radius=RADIUS, queries=options.images, hardware=hardware)
+    found = of_queries(done, SUITE, options.images)
+    scores = {one.name: round(one.scores["accuracy"], 2) for one in found}
     row = {"defence": defence, "smoothing": smoothing, "seed": seed}
     return {**row, **scores, "images": found[-1].count, "commit": found[-1].context["commit"]}
 

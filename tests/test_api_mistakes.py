@@ -151,6 +151,10 @@ def unfollowed() -> nn.Module:
         return ordinary()
 
 
+def shapeless() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(4))
+
+
 class Classifier(nn.Module):
     classes = 3
 
@@ -164,7 +168,11 @@ class Classifier(nn.Module):
 
 @pytest.mark.parametrize(
     ("build", "said"),
-    [(valueless, r"has no values, only a shape"), (unfollowed, r"was made under torch.inference_mode")],
+    [
+        (valueless, r"has no values, only a shape"),
+        (unfollowed, r"was made under torch.inference_mode"),
+        (shapeless, r"has no shape yet \(a lazy layer\)"),
+    ],
 )
 @pytest.mark.parametrize("suite", ["demo", "masking", "auto_rank"])
 def test_weights_on_which_nothing_can_be_measured_are_refused(

@@ -185,6 +185,28 @@ def test_a_failure_before_the_first_record_leaves_the_folder_free(
     assert not out.exists()
 
 
+@pytest.mark.parametrize(
+    ("first", "model"),
+    [
+        (Net(scale=-1), Net()),
+        (Through(lambda images: images + torch.rand_like(images)), Through(torch.sin)),
+        (Through(torch.sin), Through(lambda images: images + torch.rand_like(images))),
+    ],
+    ids=["other weights", "chance before", "chance after"],
+)
+def test_a_model_is_known_again_where_another_was_killed_before_its_first_record(
+    first: nn.Module, model: nn.Module, suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(job, "measure_clean", killed)
+        robustmetric.evaluate(first, IMAGES, LABELS, str(suite), out=tmp_path / "mine")
+    found = robustmetric.evaluate(model, IMAGES, LABELS, str(suite), out=tmp_path / "mine")
+    assert robustmetric.evaluate(model, IMAGES, LABELS, str(suite), out=tmp_path / "mine") == found
+
+
 def test_what_is_no_folder_is_told_in_one_line(suite: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="is a file; expected a folder"):

@@ -506,6 +506,23 @@ def test_smoothings_are_trained_and_attacked_once(
     assert made == {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/*.jsonl")}
 
 
+def test_a_smoothing_is_told_of_the_images_asked_for_whatever_else_its_folder_holds(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smoothing, suite = script("smoothing"), {"suite": "autoattack_pgd100"}
+    held = [
+        Record(kind, name, {"accuracy": accuracy}, {**suite, "queries": count}, count=count, context={"commit": "here"})
+        for count, scores in ((540, (90.0, 60.0)), (20, (85.0, 55.0)))
+        for (kind, name), accuracy in zip((("clean", "clean"), ("attack", "PGD-100")), scores, strict=True)
+    ]
+    monkeypatch.setattr(smoothing, "is_finished", lambda folder: True)
+    monkeypatch.setattr(smoothing, "evaluate", lambda *_, **__: held)
+    for images, expected in ((None, (540, 90.0, 60.0)), (20, (20, 85.0, 55.0))):
+        options = Namespace(runs=tmp_path, device="cpu", settings=[], images=images)
+        row = smoothing.measured("madry", 0.5, 0, options)
+        assert (row["images"], row["clean"], row["PGD-100"]) == expected
+
+
 def test_copies_are_examined_for_masking_and_asked_no_more_than_there_is(
     script: Script, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -521,3 +538,10 @@ def test_copies_are_examined_for_masking_and_asked_no_more_than_there_is(
     assert copies.main([*words, "--suite", str(quick)]) == 0
     row = results(tmp_path, "copies-quick")["rows"]["row"]
     assert row.keys() == {"commit", "seconds", "masking"} and len(row["masking"]["checks"]) == 13
+
+
+def test_the_seconds_of_a_verdict_are_those_of_its_checks(script: Script) -> None:
+    told = {"commit": "here", "verdict": "pass", "said": "little"}
+    checks = [Record("masking", name, {}, {}, seconds=2.0, context=told) for name in ("steps", "restarts")]
+    last = Record("masking", "verdict", {}, {}, seconds=4.0, context={**told, "checks": {}, "said": {}})
+    assert script("copies").figures([*checks, last])["seconds"] == 4

@@ -129,6 +129,12 @@ def test_a_missing_manifest_or_root_is_said(tmp_path: Path) -> None:
         Manifest(write(tmp_path, "path,label,split\na,b,test\n"), root=str(tmp_path / "none")).load()
 
 
+def test_columns_that_differ_in_capitals_alone_are_refused(images: Path) -> None:
+    file = write(images, "path,label,split,Label\npictures/5.png,3,train,sedan\n")
+    with pytest.raises(InputError, match="has two columns 'label', which capitals do not tell apart; rename"):
+        Manifest(file, size=8).load()
+
+
 def test_columns_may_begin_with_capitals(images: Path) -> None:
     rows = TRAIN + "pictures/5.png,fox,test\npictures/4.png,fox,test\n"
     file = write(images, "Path, Label,SPLIT\n" + rows)

@@ -138,6 +138,10 @@ def test_loss_curves_are_judged_where_the_model_is_right_without_an_attack() -> 
     endless = checks.loss_curves(torch.full((2, 5, 12), torch.inf).index_fill(1, torch.tensor(0), 0.0), everything(12),
                                  radius=0.1)  # fmt: skip
     assert endless.verdict == "unclear" and all(map(math.isfinite, endless.numbers.values()))
+    assert "spread" not in endless.numbers, "0 would say that they end together"
+    # One of twelve that comes back from infinity speaks for itself alone.
+    most = torch.cat([rising[:, :, 11:], torch.full((2, 5, 11), torch.inf).index_fill(1, torch.tensor(0), 0.0)], dim=2)
+    assert checks.loss_curves(most, everything(12), radius=0.1).verdict == "unclear"
 
 
 def test_gains_that_float32_cannot_tell_from_none_are_no_failure_in_a_tiny_ball() -> None:

@@ -25,6 +25,7 @@ from robustmetric.models.input_transforms import BitDepth, Transformed
 from robustmetric.perturb.ball import Ball
 from robustmetric.perturb.gradient_free import Square
 from robustmetric.perturb.pgd import PGD
+from robustmetric.report.page import write_page
 from robustmetric.report.warned import WARNED
 
 Capture = pytest.CaptureFixture[str]
@@ -232,7 +233,9 @@ def test_a_vote_is_attacked_from_a_single_run_and_from_an_ensemble(command: Comm
     assert {"single", "two", "white-box"} <= set(transferred.scores) and transferred.context["verdict"] != "not run"
 
 
-def test_of_a_model_that_knows_nothing_it_is_said_so_aloud_and_in_every_record(capsys: Capture) -> None:
+def test_of_a_model_that_knows_nothing_it_is_said_so_aloud_in_every_record_and_on_the_page(
+    capsys: Capture, tmp_path: Path
+) -> None:
     model = Classifier(ConvNet(side=8, kernel=3, widths=(4,), hidden=16, dim=8), 10)
     torch.nn.init.zeros_(model.head.weight)
     place = arena(model, Digits(closed=True).load())
@@ -243,3 +246,7 @@ def test_of_a_model_that_knows_nothing_it_is_said_so_aloud_and_in_every_record(c
     last = found[-1].context
     assert last["verdict"] != "honest" and last["checks"]["worst_case"] == "unclear"
     assert "no more often than by chance" in last["said"]["worst_case"]
+    for record in found:
+        records.append(tmp_path / "run" / "results.jsonl", record)
+    page = write_page([tmp_path / "run"], tmp_path / "page").read_text()
+    assert page.count(f"Warning, <b>run</b>: {found[0].context[WARNED][0]}.") == 1

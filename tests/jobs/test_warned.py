@@ -1,5 +1,6 @@
 """What AutoAttack's authors warn of is said in a line, kept in the records and shown on the page; no more than that."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -396,6 +397,8 @@ def test_an_encoder_that_gives_no_gradient_to_climb_is_told(name: str, flat: Pat
     compared = command("compare", "other", "run").out.splitlines()
     assert any(line.startswith("ES:D") and line.endswith("better") for line in compared)
     assert [line for line in compared if "warning" in line] == [f"warning, run: {words}"]
+    lines = [json.loads(line) for line in command("compare", "other", "run", "--json").out.splitlines()]
+    assert lines and all(line["warnings"] == {"run": [words]} for line in lines)
 
 
 def test_only_images_without_a_gradient_are_counted(flat: Path, command: Command) -> None:
@@ -431,10 +434,13 @@ def test_the_page_says_once_what_was_said_of_fewer_queries_and_of_more(suite: Su
 
     by_chance = "{} of the first {} images are named rightly without any attack, as by chance"
     square = "Square, which uses no gradient, took {} % of the images at radius {}"
+    apart = "the model answers otherwise where a gradient is asked for (logits differ by {} % of the largest)"
     for one in (
         told(40, by_chance.format(4, 40)),
         told(100, by_chance.format(11, 100)),
         told(20, by_chance.format(3, 20)),
+        told(40, apart.format("1.5e+02"), radius=0.1),
+        told(100, apart.format("97"), radius=0.1),
         told(40, square.format("0.3", "8/255"), radius=8 / 255),
         told(100, square.format("1.5", "8/255"), radius=8 / 255),
         told(40, square.format("2.5", "4/255"), radius=4 / 255),
@@ -444,6 +450,7 @@ def test_the_page_says_once_what_was_said_of_fewer_queries_and_of_more(suite: Su
     found = [words for _, words in warned([read_run(tmp_path / "run")])]
     assert found == [
         by_chance.format(11, 100),
+        apart.format("97"),
         square.format("1.5", "8/255"),
         square.format("2.5", "4/255"),
         by_chance.format(1, 10),

@@ -128,10 +128,14 @@ def compare(
     from robustmetric.report.warned import warned
 
     found, flags = job(first, second), masked(first, second)
+    told = {run: [words for _, words in warned([read_run(run)])] for run in (first, second)}
     if as_json:
-        masking = {"masked": {str(run): words for run, words in flags.items()}}
+        beside = {
+            "masked": {str(run): words for run, words in flags.items()},
+            "warnings": {str(run): words for run, words in told.items() if words},
+        }
         for one in found:
-            typer.echo(json.dumps({**asdict(one), "is_clear": one.is_clear, "verdict": one.verdict, **masking}))
+            typer.echo(json.dumps({**asdict(one), "is_clear": one.is_clear, "verdict": one.verdict, **beside}))
         return
     typer.echo(f"first: {first}   second: {second}   better, worse: the second")
     width = max(len(one.title) for one in found) + 2
@@ -144,8 +148,8 @@ def compare(
         typer.echo(CAPTION)
     for run, words in flags.items():
         typer.echo(f"{MARK} {run} is {words}")
-    for run in (first, second):
-        for _, words in warned([read_run(run)]):
+    for run, warnings in told.items():
+        for words in warnings:
             typer.echo(f"warning, {run}: {words}")
 
 

@@ -12,6 +12,7 @@ from robustmetric.data.listing import ImageFiles, Listing, Plan
 from robustmetric.errors import InputError
 
 NEEDED = ("path", "label", "split")
+MORE = ("is_query", "is_gallery", "camera")
 SPLITS = {"train": "train", "test": "test", "val": "validation", "validation": "validation"}
 YES, NO = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no", ""})
 EXPECTED = "expected the files that the manifest lists, relative to its own folder or to root:"
@@ -92,6 +93,11 @@ def read_rows(path: Path) -> list[Row]:
         raise InputError(
             f"{path} cannot be read as CSV ({error}); expected a file with columns path,label,split"
         ) from error
+    twice = [column for column in (*NEEDED, *MORE) if columns.count(column) > 1]
+    if twice:
+        raise InputError(
+            f"{path} has two columns {twice[0]!r}, which capitals do not tell apart; rename the one that is not meant"
+        )
     missing = [column for column in NEEDED if column not in columns]
     if missing:
         raise InputError(

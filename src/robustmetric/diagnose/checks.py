@@ -72,7 +72,8 @@ def loss_curves(values: Float[Tensor, "starts steps images"], right: Survived, *
 
     Of images that are `right` without an attack: a loss with a ceiling has nothing to gain where the model is wrong.
     The spread is, per image, max - min of the ends over the mean gain of a climb; its median over images is judged.
-    Where climbs gain nothing the spread is infinite; in a ball so small that rounding does that, nothing is said.
+    Where climbs gain nothing the spread is infinite; in a ball so small that rounding does that, nothing is said. Nor
+    is it of images that climbs take to infinity, which are no numbers apart.
     """
     if len(values) < 2:
         return not_run("loss_curves", ALONE)
@@ -84,12 +85,10 @@ def loss_curves(values: Float[Tensor, "starts steps images"], right: Survived, *
     least = gains.clamp_min(1e-12)
     spread = ((ends.amax(dim=0) - ends.amin(dim=0)) / least).where(gains > 0, torch.inf)
     late = (ends - values[:, int(0.75 * (values.shape[1] - 1))]).mean(dim=0) / least
-    typical = float(spread.nanmedian())
-    numbers = {
-        "spread": finite(typical),
-        "gain": finite(float(gains.nanmedian())),
-        "percent gained in the last quarter": finite(100 * float(late.nanmedian())),
-    }
+    typical, gain = float(spread.nanmedian()), float(gains.nanmedian())
+    numbers = finite(
+        {"spread": typical, "gain": gain, "percent gained in the last quarter": 100 * float(late.nanmedian())}
+    )
     # Of images that can be drawn: one NaN would be that of every mean.
     means = values[:, :, values.isfinite().all(dim=1).all(dim=0)].mean(dim=2)
     drawn = {f"start {i + 1}": (_count(line, first=0), line.tolist()) for i, line in enumerate(means)}
@@ -98,8 +97,8 @@ def loss_curves(values: Float[Tensor, "starts steps images"], right: Survived, *
     if typical >= INFINITE:
         flat = f"{_percent(spread >= INFINITE):.1f} percent of the images it is right about"
         said = f"climbs from {len(values)} random starts gain nothing on {flat}"
-    word = _enough(thresholds.SPREAD.judge(typical), values.shape[2])
-    if word == "fail" and thresholds.is_rounding(numbers["gain"], float(ends.abs().nanmedian()), radius):
+    word = _enough(thresholds.SPREAD.judge(typical), int((~spread.isnan()).sum()))
+    if word == "fail" and thresholds.is_rounding(gain, float(ends.abs().nanmedian()), radius):
         word, said = "unclear", f"{said}; at radius {radius:.3g} that is below what float32 can tell"
     return Verdict("loss_curves", word, numbers, said, curve)
 

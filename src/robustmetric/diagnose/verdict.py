@@ -45,6 +45,6 @@ def not_run(name: str, why: str) -> Verdict:
     return Verdict(name, "not run", {}, f"not run: {why}")
 
 
-def finite(number: float) -> float:
-    """A number that JSON has: an infinite one by its stand-in, and 0 for what is none."""
-    return 0.0 if math.isnan(number) else max(min(number, INFINITE), -INFINITE)
+def finite(numbers: Mapping[str, float]) -> dict[str, float]:
+    """Those that JSON has: an infinite one by its stand-in; what is no number is left out, since 0 would be one."""
+    return {name: max(min(one, INFINITE), -INFINITE) for name, one in numbers.items() if not math.isnan(one)}

@@ -7,6 +7,7 @@ from itertools import chain
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from robustmetric.attacks.feature_match import Exposed, Featured
 from robustmetric.diagnose.randomised import difference
@@ -24,6 +25,11 @@ SOME = 8
 def check_weights(model: nn.Module) -> None:
     """Refuse weights that hold no numbers, or that autograd does not allow near: nothing could be measured on them."""
     for name, weights in chain(model.named_parameters(), model.named_buffers()):
+        if is_lazy(weights):
+            raise InputError(
+                f"{name} of the model has no shape yet (a lazy layer); expected weights: call the model once on a "
+                "batch of images"
+            )
         if weights.is_meta:
             raise InputError(
                 f"{name} of the model has no values, only a shape (its device is 'meta'); expected weights: "

@@ -63,6 +63,13 @@ class Target:
         if self.is_as_built:
             say(f"{self.name}: the model as its recipe builds it, not trained; a run folder has trained weights")
 
+    def keep_answers(self) -> None:
+        """Before the first record: what lies there may be of another model, whose call was cut before it had any."""
+        if self.answers is None:
+            self.folder.answers.unlink(missing_ok=True)
+        else:
+            save_arrays(self.folder.answers, {ANSWERS: self.answers})
+
 
 def evaluate(
     name: str,
@@ -129,8 +136,8 @@ def record_suite(
     with target.folder.left_free_by_failure(begun):
         if begun:
             target.folder.begin(target.spec, summarise(target.spec, target.name, context))
-            if target.answers is not None:
-                save_arrays(target.folder.answers, {ANSWERS: target.answers})
+        if lead and not finished:
+            target.keep_answers()
         for record, pictures in run_any_suite(arena, suite, seed, context, settings, finished, kept, kmeans):
             if lead:
                 _keep(target, record, pictures)

@@ -3,12 +3,13 @@
 import re
 from collections.abc import Sequence
 
+from robustmetric.report.masking_flag import KIND as MASKING
 from robustmetric.report.runs import Run
 
 WARNED = "warnings"
 """In the context of a record: sentences on the model, each with what to do."""
-COUNTED = re.compile(r"\d+ of the first \d+|[\d.]+ % of the images")
-"""What a warning says of how many images: two that differ in it alone are one, of fewer queries and of more."""
+COUNTED = re.compile(r"\d+ of the first \d+|[\d.e+-]+ % of the (images|largest)")
+"""What a warning measured on the queries: two that differ in it alone are one, of fewer queries and of more."""
 RANDOMISED = "the model draws at random, two answers to one image differ: attacks that climb single draws overrate it"
 
 
@@ -18,7 +19,7 @@ def warned(runs: Sequence[Run]) -> list[tuple[str, str]]:
 
 
 def _of(run: Run) -> list[str]:
-    records = run.of_kind("clean", "attack", "worst_case", "clustering")
+    records = run.of_kind("clean", "attack", "worst_case", "clustering", MASKING)
     own = [record for record in records if record.settings.get("weights") == records[-1].settings.get("weights")]
     drawn = [RANDOMISED] if any(record.settings.get("randomised") for record in own) else []
     told: dict[tuple[str, str], tuple[int, str]] = {}
