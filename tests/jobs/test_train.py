@@ -17,8 +17,9 @@ from safetensors.torch import load_file
 from commands import Command, finish, start
 from robustmetric import recipe, records
 from robustmetric.errors import InputError
+from robustmetric.jobs.assemble import load_plan, resolve
 from robustmetric.jobs.hurry import compiled_updates, hurry
-from robustmetric.jobs.train import train
+from robustmetric.jobs.train import _set_up, train
 from robustmetric.jobs.workers import Hardware
 
 QUICK = "defence.attack.steps=2"
@@ -310,6 +311,7 @@ def test_a_run_says_what_shape_its_model_sees(tmp_path: Path, trained: Path) -> 
 
 
 def test_in_a_hurry_a_cpu_folds_and_a_gpu_compiles_under_what_is_set_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True}, raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert hurry(["seed=1"], Hardware()) == (["attack_view=fast", "seed=1"], Hardware())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -318,6 +320,26 @@ def test_in_a_hurry_a_cpu_folds_and_a_gpu_compiles_under_what_is_set_by_hand(mon
     assert changes == ["attack_view=compiled", "update=compiled", "update=eager"]
     assert hardware == Hardware(precision="bf16-mixed")
     assert hurry([], Hardware(precision="16-mixed"))[1].precision == "16-mixed"
+
+
+def test_in_a_hurry_a_cpu_with_tiles_of_bfloat16_trains_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True}, raising=False)
+    assert hurry(["seed=1"], Hardware("cpu")) == (
+        ["attack_view=fast", "seed=1"],
+        Hardware("cpu", precision="bf16-mixed"),
+    )
+    assert hurry([], Hardware("cpu", precision="16-mixed"))[1].precision == "16-mixed"
+    monkeypatch.delattr(torch.cpu, "get_capabilities")  # earlier versions of torch have none
+    assert hurry([], Hardware("cpu")) == (["attack_view=fast"], Hardware("cpu"))
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_on_a_cpu_convolutions_lie_channels_last_for_bfloat16_alone(precision: str) -> None:
+    plan, dataset = load_plan(*resolve("digits/classifier_madry", []))
+    _set_up(Hardware("cpu", precision=precision).fabric(), plan, dataset)
+    weights = [weight for weight in plan.model.parameters() if weight.dim() == 4 and weight.shape[1] > 1]
+    channels_last = {weight.is_contiguous(memory_format=torch.channels_last) for weight in weights}
+    assert channels_last == {precision == "bf16-mixed"}
 
 
 def test_fast_training_is_a_setting_of_the_run(tmp_path: Path, command: Command) -> None:

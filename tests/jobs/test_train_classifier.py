@@ -1,5 +1,6 @@
 """Training classifiers: validated by accuracy, resumed to the same weights, refused on classes that do not fit."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,16 @@ def test_the_plan_s_figures_are_in_every_epoch_s_record(tmp_path: Path) -> None:
     folder = train("digits/classifier_scattering", changes, tmp_path / "run", hardware=hardware)
     (epoch,) = [record for record in records.read(folder / "results.jsonl") if record.name == "epoch"]
     assert 0 < epoch.scores["own"] <= epoch.scores["own_class"] <= 1 + 1e-6 and "scattered" in epoch.scores
+
+
+def test_a_training_in_bfloat16_on_a_cpu_learns_what_one_in_float32_does(tmp_path: Path) -> None:
+    seen = []
+    for precision in ("32-true", "bf16-mixed"):
+        changes = ["epochs=4", "attack_view=fast", "defence.attack.steps=2"]
+        hardware = replace(CPU, precision=precision)
+        folder = train("digits/classifier_madry", changes, tmp_path / precision, hardware=hardware)
+        seen.append(validations(folder)[-1].scores["accuracy"])
+    assert min(seen) > 85 and abs(seen[0] - seen[1]) < 3
 
 
 def test_a_transport_of_nan_stops_the_training_in_one_line(tmp_path: Path) -> None:

@@ -30,6 +30,9 @@ Devices = Annotated[str, typer.Option(help="How many devices, or which: 2, or 0,
 Accelerator = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Nodes = Annotated[int, typer.Option(help="Machines (under torchrun or SLURM).")]
 Precision = Annotated[str, typer.Option(help="32-true, bf16-mixed, 16-mixed, ...")]
+Hurried = Annotated[
+    bool, typer.Option("--fast", help="bfloat16 on a GPU and on a CPU with AMX; compiled attacks and updates on a GPU.")
+]
 Strategy = Annotated[str, typer.Option(help="auto, ddp, or another Lightning Fabric strategy.")]
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from robustmetric import recipe as recipes
-from robustmetric.cli.app import Accelerator, Devices, Nodes, Precision, Strategy, app, going_on, starting
+from robustmetric.cli.app import Accelerator, Devices, Hurried, Nodes, Precision, Strategy, app, going_on, starting
 from robustmetric.errors import InputError, nearest
 from robustmetric.records import Record
 
@@ -54,7 +54,7 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on where the run folder stopped.")] = False,
     skip_unreadable: Annotated[bool, typer.Option(help="Leave unreadable images out, and count them.")] = False,
     tensorboard: Annotated[bool, typer.Option(help="Also log to TensorBoard (extra).")] = False,
-    fast: Annotated[bool, typer.Option("--fast", help="On a GPU: bfloat16, compiled attacks and updates.")] = False,
+    fast: Hurried = False,
     keep_going: Annotated[bool, typer.Option("--keep-going", help="Do not stop when the model collapses.")] = False,
     devices: Devices = "1",
     accelerator: Accelerator = "auto",
@@ -105,7 +105,7 @@ def sweep(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder of the runs; default runs/sweep-<recipe>.")
     ] = None,
-    fast: Annotated[bool, typer.Option("--fast", help="On a GPU: bfloat16, compiled attacks and updates.")] = False,
+    fast: Hurried = False,
     radius: Radius = None,
     queries: Queries = None,
     batch: Together = 128,

@@ -58,7 +58,8 @@ class Plan:
     view: Transform = IDENTITY
     """What evaluated images go through."""
     attack_view: View = "exact"
-    """How attacks see the model in training: "fast" and "compiled" fold batch norm and use bfloat16 on a GPU."""
+    """How attacks see the model in training: "fast" and "compiled" fold batch norm and use bfloat16 on a GPU, and on a
+    CPU where the training does."""
     update: Update = "eager"
     """How the model's own forward and backward pass run: "compiled" once for the first batch's shape (a minute)."""
     seed: int = 0

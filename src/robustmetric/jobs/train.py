@@ -143,7 +143,9 @@ def fit(
 
 def _set_up(fabric: "Fabric", plan: assemble.Plan, dataset: Dataset) -> tuple[nn.Module, torch.optim.Optimizer]:
     """The step and its optimiser as the hardware runs them; model and defence are made ready for it."""
-    if fabric.device.type == "cuda":
+    with fabric.autocast():
+        is_mixed = torch.is_autocast_enabled(fabric.device.type)
+    if fabric.device.type == "cuda" or is_mixed:
         for network in (plan.model, *plan.defence.beside):
             channels_last(network)
     plan.defence.view, plan.defence.steady = plan.attack_view, plan.update == "compiled"

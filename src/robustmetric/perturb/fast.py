@@ -193,7 +193,12 @@ def fast_view(
     compiled: bool = False,
     kernels: bool = True,
 ) -> FastView:
-    """The model's fast view with its present weights: made at the first call, refreshed at later ones."""
+    """The model's fast view with its present weights: made at the first call, refreshed at later ones.
+
+    On a CPU that is training in another precision, `dtype` None is that precision.
+    """
+    if dtype is None and torch.is_autocast_enabled("cpu"):
+        dtype = torch.get_autocast_dtype("cpu")
     views = _views.setdefault(model, {})
     options = (fold, dtype, channels_last, compiled, kernels)
     if options in views:

@@ -92,8 +92,8 @@ def frozen(model: nn.Module, view: View = "exact") -> Iterator[Embed]:
     """The model as an attacker sees it: eval mode, no parameter gradients; both restored on exit.
 
     Other views than "exact" are shadows of the present weights: "folded" has batch norm multiplied into convolutions,
-    in fp32, which changes nothing but rounding (evaluations); "fast" is also in bfloat16 on a GPU, and "compiled" also
-    goes through `torch.compile` (training attacks).
+    in fp32, which changes nothing but rounding (evaluations); "fast" is also in bfloat16 on a GPU, on a CPU where the
+    training is, and "compiled" also goes through `torch.compile` (training attacks).
     """
     if view not in get_args(View):
         raise InputError(f"view {view!r} is not known; expected {', '.join(map(repr, get_args(View)))}")
