@@ -111,6 +111,22 @@ def test_a_won_row_reaches_the_goal_whatever_its_loss_and_keeps_its_slope() -> N
     assert loss.grad is not None and loss.grad[:2].tolist() == [1.0, 1.0]
 
 
+@pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "attack",
+    [Misclassify("cross_entropy"), Misclassify("dlr"), MisclassifyTowards("dlr"), MisclassifyTowards("margin")],
+)
+def test_logits_of_half_precision_are_climbed_in_full(
+    attack: Misclassify | MisclassifyTowards, precision: torch.dtype
+) -> None:
+    # The second row is won; in the third all are alike, where DLR is 0 over its floor. In bfloat16 1e4 would be 9,984.
+    z, labels = torch.cat([LOGITS, torch.ones(1, 4)]), torch.tensor([0, 2, 0])
+    targets = attack.choose(z, rows(z, labels), empty(), None)
+    value = attack.value(z.to(precision), targets, empty())
+    torch.testing.assert_close(value, attack.value(z, targets, empty()))
+    assert value.isfinite().all() and (attack.loss == "margin" or value[1] >= WON)
+
+
 @pytest.mark.parametrize(
     ("attack", "expected"),
     [

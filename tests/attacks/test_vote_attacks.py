@@ -42,6 +42,14 @@ def test_similarities_are_the_members_cosines_without_the_query_itself() -> None
     torch.testing.assert_close(found, torch.tensor([[[LEAST, 0.5]], [[LEAST, 1.0]]], dtype=torch.float64))
 
 
+def test_a_query_of_double_precision_searches_a_gallery_that_is_not() -> None:
+    items = Gallery(twofold((0, 90), (60, 0)).float(), torch.tensor([0, 1]))
+    found = similarities(twofold((0, 0)), items, torch.tensor([-1]), members=2)
+    torch.testing.assert_close(
+        found, torch.tensor([[[1.0, 0.5]], [[0.0, 1.0]]], dtype=torch.float64), atol=1e-6, rtol=0
+    )
+
+
 def test_soft_vote_by_hand() -> None:
     # Query at 0 degrees: class 0 has max(cos 0, cos 120) = 1, class 1 has cos 60 = 1/2; at temperature 1/2, 2 and 1.
     similarity = similarities(at(0), BOOK, torch.tensor([-1]), members=1)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -101,6 +102,17 @@ def test_gradients_find_what_is_planted_unless_they_are_hidden() -> None:
     assert found.all() and len(found) == 24 and by_chance.float().mean() < 0.5
     found, _ = find_planted(Lined(True), images(), engine, seeded(), tries=5)
     assert found.float().mean() < 0.3, "rounding has no gradient"
+
+
+@pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16, torch.float64])
+def test_features_may_be_of_any_precision(precision: torch.dtype) -> None:
+    class Cast(Lined):
+        def forward(self, inputs: Tensor) -> Tensor:
+            return super().forward(inputs).to(precision)
+
+    engine = PGD(BALL, steps=10, step_size=0.025, keep="best")
+    found, _ = find_planted(Cast(False), images(), engine, seeded(), tries=5)
+    assert len(found) > 12 and found.float().mean() > 0.8
 
 
 def test_nothing_is_planted_where_features_say_nothing() -> None:

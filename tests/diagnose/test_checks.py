@@ -331,6 +331,25 @@ def test_ten_images_of_a_hundred_are_ten_points(right: int) -> None:
     assert checks.loss_against_margin("usual", by_loss).verdict == "fail"
 
 
+@pytest.mark.parametrize("images", [60, 100, 300, 540])
+def test_a_tenth_of_any_number_of_images_is_ten_points(images: int) -> None:
+    tenth = images // 10
+    for right in range(tenth, images - tenth + 1):
+        # 0 to right - 1, and as many from `tenth` on: right - tenth withstand both runs.
+        runs = torch.arange(images)[None] < torch.tensor([[right], [right + tenth]])
+        runs[1, :tenth] = False
+        less = torch.arange(images) < right - tenth
+        assert checks.restarts(runs).verdict == "fail"
+        assert checks.loss_against_margin("usual", {"usual": runs[0], "margin": less}).verdict == "fail"
+        assert (
+            checks.steps([20, 100, 1000], [100.0, *_percents(runs[0], less)], usual=20, images=images).verdict == "fail"
+        )
+
+
+def _percents(*found: Tensor) -> list[float]:
+    return [100 * int(flags.sum()) / len(flags) for flags in found]
+
+
 def test_scores_without_settings_are_refused() -> None:
     with pytest.raises(InputError, match="expected as many"):
         checks.step_size([0.1], [50.0, 40.0], usual=0, images=200)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from robustmetric.diagnose.randomised import FixedDraw, apart, one_draw
+from robustmetric.diagnose.randomised import FixedDraw, apart, difference, one_draw
 from robustmetric.diagnose.subject import classifier_subject
 from robustmetric.types import Batch
 
@@ -58,3 +58,23 @@ def test_answers_lie_apart_by_their_largest_difference_over_the_largest_entry() 
     assert apart(classifier_subject(Alternating(), BATCH, 4)) == pytest.approx(0.5)
     assert apart(classifier_subject(nn.Identity(), BATCH, 4)) == 0
     assert apart(classifier_subject(FixedDraw(Noisy()), BATCH, 4)) == 0
+
+
+@pytest.mark.parametrize("left_out", [-1e6, -1e9])
+def test_a_class_that_is_left_out_hides_no_chance(left_out: float) -> None:
+    class Masked(Noisy):
+        """A fifth class that is never the answer, and as constant as noise and float32 let it be."""
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return super().forward(nn.functional.pad(inputs, (0, 1), value=left_out))
+
+    assert apart(classifier_subject(Masked(), BATCH, 5)) > 1e-4
+    # By hand: the fifth output does not vary, and 1 of the largest other, 2, is a half.
+    answer = torch.tensor([[2.0, 1.0, left_out], [1.0, 2.0, left_out]])
+    assert difference(answer, answer + torch.tensor([1.0, 0.0, 0.0])) == pytest.approx(0.5)
+
+
+def test_answers_that_are_alike_for_all_images_or_of_one_image_are_measured_by_their_entries() -> None:
+    for count in (1, 3):
+        answer = torch.tensor([[4.0, 1.0]]).repeat(count, 1)
+        assert difference(answer, answer + 1) == pytest.approx(0.25)

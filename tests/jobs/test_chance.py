@@ -43,9 +43,16 @@ class _Noisy(nn.Module):
         return (x + self.noise * torch.randn_like(x)).flatten(1) @ self.weight.T
 
 
-def prepared(noise: float) -> Arena:
+class _LeftOut(_Noisy):
+    """Never answers the last class."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.pad(super().forward(x)[:, :-1], (0, 1), value=-1e9)
+
+
+def prepared(noise: float, kind: type[_Noisy] = _Noisy) -> Arena:
     return Arena.prepare(
-        _Noisy(noise), Digits(closed=True).load(), Identity(), Workers(CPU), limit=200, batch_size=64
+        kind(noise), Digits(closed=True).load(), Identity(), Workers(CPU), limit=200, batch_size=64
     )  # fmt: skip
 
 
@@ -57,6 +64,7 @@ def measured(noise: float, seed: int) -> list[Record]:
 
 def test_what_is_drawn_at_random_is_known_by_two_answers() -> None:
     assert is_randomised(prepared(0.3)) and not is_randomised(prepared(0.0))
+    assert is_randomised(prepared(0.3, _LeftOut)) and not is_randomised(prepared(0.0, _LeftOut))
 
 
 def test_records_of_a_randomised_model_say_so_and_repeat(capsys: pytest.CaptureFixture[str]) -> None:

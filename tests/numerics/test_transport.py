@@ -187,6 +187,15 @@ def ipot_by_definition(cost: Tensor, iterations: int) -> Tensor:
     return plan
 
 
+@pytest.mark.parametrize("matching", [Sinkhorn(), Sinkhorn(stable=True), IPOT(), UniformMatching()])
+def test_the_order_of_rows_and_columns_does_not_matter(matching: Matching) -> None:
+    cost = torch.rand(5, 4, generator=seeded())
+    mu, nu = torch.tensor([0.1, 0.3, 0.2, 0.25, 0.15]), torch.tensor([0.4, 0.1, 0.3, 0.2])
+    rows, columns = torch.tensor([3, 0, 4, 1, 2]), torch.tensor([2, 3, 0, 1])
+    expected = matching(cost, mu, nu)[rows][:, columns]
+    torch.testing.assert_close(matching(cost[rows][:, columns], mu[rows], nu[columns]), expected)
+
+
 def test_well_separated_rows_are_matched_with_their_own() -> None:
     logits = 5 * torch.eye(6)
     for matching in (Sinkhorn(), Sinkhorn(stable=True), IPOT(beta=0.1)):

@@ -38,27 +38,31 @@ NEEDED = {("cross_entropy", False): 2, ("margin", False): 2, ("dlr", False): 3, 
 
 def cross_entropy(logits: Logits, labels: Classes) -> Float[Tensor, " batch"]:
     """-log softmax_y(z)."""
-    return functional.cross_entropy(logits, labels, reduction="none")
+    return functional.cross_entropy(_precise(logits), labels, reduction="none")
 
 
 def margin(logits: Logits, labels: Classes) -> Float[Tensor, " batch"]:
     """max_{j != y} z_j - z_y: above 0 where misclassified."""
+    logits = _precise(logits)
     return _without(logits, labels).amax(dim=1) - _at(logits, labels)
 
 
 def dlr(logits: Logits, labels: Classes) -> Float[Tensor, " batch"]:
     """The margin over z_(1) - z_(3), largest first: the same whatever the logits are scaled by or shifted to."""
+    logits = _precise(logits)
     ordered = logits.sort(dim=1, descending=True).values
     return margin(logits, labels) / (ordered[:, 0] - ordered[:, 2] + FLOOR)
 
 
 def targeted_margin(logits: Logits, labels: Classes, targets: Classes) -> Float[Tensor, " batch"]:
     """z_t - z_y: above 0 the label is no longer first."""
+    logits = _precise(logits)
     return _at(logits, targets) - _at(logits, labels)
 
 
 def targeted_dlr(logits: Logits, labels: Classes, targets: Classes) -> Float[Tensor, " batch"]:
     """(z_t - z_y) / (z_(1) - (z_(3) + z_(4)) / 2)."""
+    logits = _precise(logits)
     ordered = logits.sort(dim=1, descending=True).values
     scale = ordered[:, 0] - (ordered[:, 2] + ordered[:, 3]) / 2
     return targeted_margin(logits, labels, targets) / (scale + FLOOR)
@@ -196,6 +200,11 @@ def check_logits(logits: Logits, labels: Classes, *, first: bool = False) -> Non
             "the model returns probabilities (every row is in [0, 1] and sums to one), whose gradients vanish where it "
             "is sure; expected logits: leave out its softmax"
         )
+
+
+def _precise(logits: Logits) -> Logits:
+    """In float32 or better: half precision knows neither `FLOOR` nor, in bfloat16, `WON`."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def _without(logits: Logits, labels: Classes) -> Logits:

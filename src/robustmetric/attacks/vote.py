@@ -164,7 +164,7 @@ def similarities(
 ) -> Float[Tensor, "members batch items"]:
     """Each member's cosine of every row with every item, `LEAST` with the excluded one (-1: none)."""
     sides = zip(unit_members(z, members), unit_members(gallery.embeddings, members), strict=True)
-    cosine = torch.stack([rows @ items.T for rows, items in sides])
+    cosine = torch.stack([rows @ items.T.to(rows.dtype) for rows, items in sides])
     own = torch.arange(len(gallery), device=z.device) == exclude[:, None]
     return cosine.masked_fill(own, LEAST)
 

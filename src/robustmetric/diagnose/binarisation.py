@@ -59,13 +59,13 @@ def plant(features: Embed, clean: Inputs, ball: Ball, generator: torch.Generator
     """A readout for each input: w ~ (S + ridge)^-1 (corner - mean), S the covariance of the inner points."""
     smaller = Ball(SHRUNK * ball.radius, ball.norm, ball.bounds)
     with torch.no_grad():
-        inner = torch.stack([features(smaller.random_point(clean, generator)) for _ in range(INNER)], dim=1)
-        corner = features(_corner(clean, ball, generator))
+        inner = torch.stack([_seen(features, smaller.random_point(clean, generator)) for _ in range(INNER)], dim=1)
+        corner = _seen(features, _corner(clean, ball, generator))
         mean = inner.mean(dim=1)
         weight = _discriminant(inner - mean[:, None], corner - mean)
         outermost = (inner * weight[:, None]).sum(dim=2).amax(dim=1)
         planted = (corner * weight).sum(dim=1)
-        clean_side = (features(clean) * weight).sum(dim=1) < planted
+        clean_side = (_seen(features, clean) * weight).sum(dim=1) < planted
     # Rounding must not be what tells them apart.
     gap = planted - outermost
     valid = clean_side & (gap > 1e-5 * planted.abs().clamp_min(1e-12)) & weight.isfinite().all(dim=1)
@@ -95,6 +95,12 @@ def find_planted(
         CrossReadout(planted), engine, features, own, nothing, generator, rounded=False, view=view
     )  # fmt: skip
     return outcome.scores["missed"][planted.valid] < 50, by_chance[planted.valid]
+
+
+def _seen(features: Embed, x: Inputs) -> Embeddings:
+    """In float32 or better: systems of equations have no solver in half precision."""
+    z = features(x)
+    return z.to(torch.promote_types(z.dtype, torch.float32))
 
 
 def _discriminant(

@@ -51,18 +51,18 @@ def restarts(runs: Bool[Tensor, "runs images"]) -> Verdict:
     """One climb must speak for all: the worst case per image over the restarts stays near the mean run."""
     if len(runs) < 2:
         return not_run("restarts", ALONE)
-    scores = 100 * runs.float().mean(dim=1)
+    scores = [_percent(run) for run in runs]
     worst = _percent(runs.all(dim=0))
     numbers = {
-        "lowest": float(scores.min()),
-        "max-min": float(scores.max() - scores.min()),
+        "lowest": min(scores),
+        "max-min": max(scores) - min(scores),
         "worst case per image": worst,
-        "gap": float(scores.mean()) - worst,
+        "gap": _percent(runs) - worst,
     }
     said = (
         f"{len(runs)} restarts: lowest {numbers['lowest']:.1f}, max-min {numbers['max-min']:.1f}, per image {worst:.1f}"
     )
-    drawn = {"single runs": (_count(scores), scores.tolist()), "per image": ([1.0, float(len(runs))], [worst, worst])}
+    drawn = {"single runs": (_count(scores), scores), "per image": ([1.0, float(len(runs))], [worst, worst])}
     word = _enough(thresholds.RESTARTS.judge(numbers["gap"]), runs.shape[1])
     return Verdict("restarts", word, numbers, said, Curve("run", "right, percent", drawn))
 
@@ -282,7 +282,7 @@ def _percent(flags: Bool[Tensor, "*n"]) -> float:
     return 100 * int(flags.sum()) / max(flags.numel(), 1)
 
 
-def _count(values: Tensor, first: int = 1) -> list[float]:
+def _count(values: Tensor | Sequence[float], first: int = 1) -> list[float]:
     return [float(i + first) for i in range(len(values))]
 
 

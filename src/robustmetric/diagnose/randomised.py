@@ -12,6 +12,9 @@ from robustmetric.diagnose.subject import Subject
 from robustmetric.perturb.pgd import frozen
 from robustmetric.types import Embeddings, Inputs
 
+VARIES = 1e3
+"""An output that is this many times larger than it varies is no measure of the others."""
+
 
 @contextmanager
 def one_draw(device: torch.device, seed: int) -> Iterator[None]:
@@ -53,5 +56,15 @@ def apart(subject: Subject) -> float:
 
 
 def difference(first: Embeddings, second: Embeddings) -> float:
-    """The largest difference of two answers, relative to the largest entry of the first."""
-    return float((first - second).abs().max() / first.abs().max().clamp_min(1e-12))
+    """The largest difference of two answers, relative to the largest entry of the first that says anything."""
+    return float((first - second).abs().max() / telling(first).max().clamp_min(1e-12))
+
+
+def telling(z: Embeddings) -> Embeddings:
+    """How large entries are, but no larger than `VARIES` times what their output differs by from image to image.
+
+    Beside a class that is left out by a logit of -1e9, all chance would look like rounding. Where all images are
+    answered alike, entries are as large as they are.
+    """
+    size = z.abs().minimum(VARIES * (z.amax(dim=0) - z.amin(dim=0)))
+    return size if bool(size.any()) else z.abs()

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from robustmetric.diagnose.randomised import telling
 from robustmetric.diagnose.thresholds import STRANGE
 from robustmetric.jobs.arena import Arena, as_bytes
 from robustmetric.jobs.progress import say
@@ -20,7 +21,7 @@ def is_randomised(arena: Arena) -> bool:
     batch = as_bytes(arena.queries.batch(arena.rows[: arena.batch_size], arena.view))
     with repeatable(arena.workers.device, 0), frozen(arena.model, arena.seen) as embed:
         first, second = (embed(batch.inputs).float() for _ in range(2))
-    return bool((first - second).norm() > STRANGE * first.norm())
+    return bool((first - second).norm() > STRANGE * telling(first).norm())
 
 
 def chance_settings(arena: Arena) -> dict[str, Any]:

@@ -13,7 +13,7 @@ OTHERWISE = (
 
 
 def value_and_gradient(value: Value, x: Inputs) -> tuple[Tensor, Inputs]:
-    """Per-row values at x and the gradient of their sum; parameters receive no gradient."""
+    """Per-row values at x, in its precision, and the gradient of their sum; parameters receive no gradient."""
     x = x.detach().requires_grad_()
     gradient = None
     with torch.enable_grad():
@@ -22,7 +22,8 @@ def value_and_gradient(value: Value, x: Inputs) -> tuple[Tensor, Inputs]:
             (gradient,) = torch.autograd.grad(height.sum(), x, allow_unused=True)
     if gradient is None:
         raise InputError(f"the model gives no gradient of its output with respect to the input; {OTHERWISE}")
-    return height.detach(), gradient
+    # Of a model that answers in float64 too: a step scaled by its height must leave x as the model takes it.
+    return height.detach().to(x.dtype), gradient
 
 
 def _followed(value: Value, x: Inputs) -> Tensor:
@@ -39,5 +40,5 @@ def _followed(value: Value, x: Inputs) -> Tensor:
 
 @torch.no_grad()
 def evaluate(value: Value, x: Inputs) -> Tensor:
-    """Per-row values at x, without a graph."""
-    return value(x).detach()
+    """Per-row values at x, in its precision, without a graph."""
+    return value(x).detach().to(x.dtype)
