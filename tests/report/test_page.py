@@ -202,5 +202,10 @@ def test_a_collapsed_run_is_said_to_be_one_above_its_numbers_and_beside_them(tmp
     page = Page(text)
     assert "⚑ minmax has collapsed (mean pairwise cosine 0.9999): all its embeddings lie in one place" in page.text
     assert any(cells and cells[0].startswith("minmax ") and "collapsed" in cells[0] for cells in page.cells)
+    # Embeddings that are far apart may be in no order all the same.
+    lost = make_run("lost", *EST, collapsed=True, collapse="R@1 15.0 at chance (15.3)")
+    said = Page(write_page([lost], tmp_path / "lost").read_text()).text
+    assert "⚑ lost has collapsed (R@1 15.0 at chance (15.3)): its search is no better than chance, and none of" in said
+    assert "in one place" not in said
     sound = write_page([make_run("est", *EST, collapsed=False, collapse=None)], tmp_path / "other").read_text()
     assert "has collapsed" not in Page(sound).text
