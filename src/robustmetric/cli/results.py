@@ -145,7 +145,9 @@ def compare(
     for run, words in flags.items():
         typer.echo(f"{MARK} {run} is {words}")
     for run in (first, second):
-        for _, words in warned([read_run(run)]):
+        if (read := read_run(run)).collapse:
+            typer.echo(f"{MARK} {run} {read.fallen}")
+        for _, words in warned([read]):
             typer.echo(f"warning, {run}: {words}")
 
 

@@ -42,6 +42,16 @@ class Run:
         is_trained = self.command or self.of_kind("train")
         return "trained at commit", self.commit if is_trained else "not trained in this folder"
 
+    @property
+    def fallen(self) -> str:
+        """Of a model that collapsed: by what evidence, what is wrong with it, and what its scores are worth."""
+        wrong = (
+            "its search is no better than chance"
+            if "at chance" in self.collapse
+            else "all its embeddings lie in one place"
+        )
+        return f"has collapsed ({self.collapse}): {wrong}, and none of its scores counts, however good"
+
     def of_kind(self, *kinds: str) -> list[Record]:
         """The records of these kinds, in the order they were written."""
         return [record for record in self.records if record.kind in kinds]
