@@ -68,6 +68,9 @@ def read_run(path: Path) -> Run:
         made = "demo` makes here" if path.parts[:1] == ("demo",) else "train` makes"
         raise InputError(f"{path} is not a folder; expected a run folder with results.jsonl, as `robustmetric {made}")
     results = path / "results.jsonl"
+    if not results.is_file() and (inside := sorted(found.parent for found in path.glob("*/results.jsonl"))):
+        named = " ".join(map(str, inside[:3])) + (" ..." if len(inside) > 3 else "")
+        raise InputError(f"{path} is no run folder but holds {len(inside)} of them; expected one: {named}")
     try:
         records = latest(read(results))
     except (TypeError, AttributeError, KeyError) as error:
