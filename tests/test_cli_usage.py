@@ -15,6 +15,9 @@ from commands import Command, environment
         ("--quiet train", "'--quiet' is not an option of `robustmetric`; expected --debug, --help, --version"),
         ("report a --ou x", "'--ou' is not an option of `robustmetric report`; did you mean '--out'? (--help, --out, "),
         ("train digits/plain -z", "'-z' is not an option of `robustmetric train`; expected --accelerator, --devices, "),
+        ("train digits/plain --epochs 3", "--tensorboard; a setting is written without dashes: epochs=..."),
+        ("sweep digits/plain --weight-decay=3 seed=0", "; a setting is written without dashes: weight_decay=..."),
+        ("train digits/plain --resumee", "'--resume'? (--accelerator, --devices, --fast, --help, --keep-going, "),
         ("train --skip-unreadible x", "did you mean '--skip-unreadable'?"),
         ("train x --debug", "'--debug' stands after 'train'; expected it before the command: `robustmetric --debug t"),
         (

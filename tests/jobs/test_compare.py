@@ -165,6 +165,21 @@ def judge(folder: Path, word: str, weights: str = "w", radius: float = 0.1, imag
     records.append(folder / "results.jsonl", Record("masking", "verdict", {}, settings, count=images, context=notes))
 
 
+def test_a_collapsed_run_is_told_under_the_table(tmp_path: Path, command: Command) -> None:
+    """Training says so once; who compares the run days later would read its scores as a model's."""
+    for name, weights in (("one", "w"), ("other", "v")):
+        write(tmp_path / name, {"R@1": [0.0, 100.0, 0.0, 0.0]}, weights=weights)
+    assert "collapsed" not in command("compare", "one", "other").out
+    facts = {"collapsed": True, "collapse": "R@1 25.0 at chance (25.3)"}
+    (tmp_path / "other" / "run.json").write_text(json.dumps(facts))
+    assert command("compare", "one", "other").out.splitlines()[-1] == (
+        "⚑ other has collapsed (R@1 25.0 at chance (25.3)): its search is no better than chance, and none of its "
+        "scores counts, however good"
+    )
+    line = json.loads(command("compare", "one", "other", "--json").out.splitlines()[0])
+    assert list(line["collapsed"]) == ["other"] and line["collapsed"]["other"].startswith("has collapsed")
+
+
 def test_a_masked_run_is_told_under_the_table(tmp_path: Path, command: Command) -> None:
     for name, value, weights in (("one", 0.0, "w"), ("other", 50.0, "v")):
         write(tmp_path / name, {"R@1": [value] * 4}, weights=weights)

@@ -1,9 +1,11 @@
 """The masking suite as a job: on classifiers, encoders and ensembles, resumed, refused, and in the ledger's row."""
 
+import io
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 from commands import Command
 from robustmetric import records
@@ -11,8 +13,10 @@ from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.data.base import Dataset
 from robustmetric.data.digits import Digits
 from robustmetric.data.transforms import Identity
+from robustmetric.diagnose.examine import NAMES
 from robustmetric.diagnose.masking import Masking
 from robustmetric.errors import InputError
+from robustmetric.jobs import progress
 from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.diagnose import is_masking, run_masking, subject_of
 from robustmetric.jobs.suites import load_suite
@@ -59,6 +63,18 @@ def test_the_suite_we_ship_is_pgd_20_at_the_published_radius() -> None:
     (trial,) = shipped.trials
     assert is_masking(shipped) and trial.attack == Masking()
     assert trial.engine == PGD(Ball(8 / 255), 20, 2 / 255)
+
+
+def test_a_terminal_shows_which_check_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On photographs a check takes minutes, in which nothing else is printed."""
+    shown = Console(file=io.StringIO(), force_terminal=True, width=100)
+    monkeypatch.setattr(progress, "console", shown)
+    records = list(run_masking(arena(encoder(), Digits().load()), suite(), 0, {}))
+    assert isinstance(shown.file, io.StringIO)
+    told = shown.file.getvalue()
+    assert [record.name for record in records] == [*NAMES, "verdict"]
+    for place, name in enumerate(NAMES, start=1):
+        assert f"{name} (check {place} of 13)" in told
 
 
 def test_a_classifier_is_diagnosed_by_command_and_not_again(command: Command, tmp_path: Path) -> None:

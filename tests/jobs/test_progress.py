@@ -63,6 +63,16 @@ def test_a_signal_asks_and_a_second_one_interrupts(number: signal.Signals) -> No
     assert signal.getsignal(number) == before
 
 
+@pytest.mark.parametrize("shown", [True, False])
+def test_who_asks_to_stop_is_told_at_once_that_the_step_ends_first(
+    shown: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A step of a large model on a CPU takes a minute; other ranks are silent."""
+    with interruptible(shown):
+        os.kill(os.getpid(), signal.SIGINT)
+        assert ("stopping after this step; Ctrl-C again stops at once" in capfd.readouterr().err) is shown
+
+
 def test_outside_the_main_thread_signals_are_left_alone() -> None:
     before = signal.getsignal(signal.SIGINT)
     seen = []

@@ -275,6 +275,16 @@ def test_one_embedding_for_many_images_is_refused() -> None:
         check_answer(First(), (1, 8, 8))
 
 
+def test_a_map_of_features_in_the_place_of_an_embedding_is_refused_before_training() -> None:
+    """It used to train to the end, and to fail at the search with a traceback."""
+    with pytest.raises(
+        InputError, match=r"Conv2d returned a tensor of shape \(2, 4, 8, 8\) for 2 inputs; expected one"
+    ):
+        check_answer(nn.Conv2d(1, 4, 1), (1, 8, 8))
+    with pytest.raises(InputError, match=r"returned a tensor of shape \(2,\) for 2 inputs; expected one"):
+        check_answer(nn.Sequential(nn.Flatten(), nn.Linear(64, 1), nn.Flatten(0)), (1, 8, 8))
+
+
 def test_a_model_without_values_is_told_before_it_is_trained() -> None:
     with torch.device("meta"):
         model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))

@@ -10,7 +10,7 @@ from sample_runs import EST, PLAIN, MakeRun, clean, epoch, examples, shift
 
 from robustmetric.errors import InputError
 from robustmetric.records import Record
-from robustmetric.report.page import write_page
+from robustmetric.report.page import breakable, commands, write_page
 from robustmetric.report.scores import DASH
 
 VOID = {"meta", "link", "img", "br", "hr", "input"}
@@ -202,5 +202,26 @@ def test_a_collapsed_run_is_said_to_be_one_above_its_numbers_and_beside_them(tmp
     page = Page(text)
     assert "⚑ minmax has collapsed (mean pairwise cosine 0.9999): all its embeddings lie in one place" in page.text
     assert any(cells and cells[0].startswith("minmax ") and "collapsed" in cells[0] for cells in page.cells)
+    # Embeddings that are far apart may be in no order all the same.
+    lost = make_run("lost", *EST, collapsed=True, collapse="R@1 15.0 at chance (15.3)")
+    said = Page(write_page([lost], tmp_path / "lost").read_text()).text
+    assert "⚑ lost has collapsed (R@1 15.0 at chance (15.3)): its search is no better than chance, and none of" in said
+    assert "in one place" not in said
     sound = write_page([make_run("est", *EST, collapsed=False, collapse=None)], tmp_path / "other").read_text()
     assert "has collapsed" not in Page(sound).text
+
+
+def test_commands_in_a_sentence_are_code_and_nothing_in_it_is_markup() -> None:
+    assert commands("Train <one>, as in `robustmetric train a&b`.") == (
+        "Train &lt;one&gt;, as in <code>robustmetric train a&amp;b</code>."
+    )
+
+
+def test_names_of_classes_break_between_their_words() -> None:
+    assert breakable("101.White_Pelican") == "101.<wbr>White_<wbr>Pelican"
+    assert breakable("<b>-5") == "&lt;b&gt;-5"
+
+
+def test_the_advice_on_a_page_has_its_command_as_code(tmp_path: Path, make_run: MakeRun) -> None:
+    text = write_page([make_run("plain", *PLAIN)], tmp_path / "page").read_text()
+    assert "as in <code>robustmetric train cub/act</code>, evaluate it alike" in text and "`" not in Page(text).text

@@ -54,6 +54,13 @@ def test_a_folder_without_results_is_refused(tmp_path: Path):
         read_run(tmp_path)
 
 
+def test_a_folder_of_run_folders_is_told_from_a_run(make_run: MakeRun) -> None:
+    one, other = make_run("one", *PLAIN), make_run("other", *PLAIN)
+    with pytest.raises(InputError, match="is no run folder but holds 2 of them; expected one: ") as error:
+        read_run(one.parent)
+    assert str(error.value).endswith(f": {one} {other}")
+
+
 def test_a_path_that_is_no_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)  # in a checkout, `make demo` may have made what is missing here
     with pytest.raises(InputError, match="nowhere is not a folder"):

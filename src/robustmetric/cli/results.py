@@ -128,10 +128,13 @@ def compare(
     from robustmetric.report.warned import warned
 
     found, flags = job(first, second), masked(first, second)
-    told = {run: [words for _, words in warned([read_run(run)])] for run in (first, second)}
+    runs = {run: read_run(run) for run in (first, second)}
+    told = {run: [words for _, words in warned([read])] for run, read in runs.items()}
+    fallen = {run: read.fallen for run, read in runs.items() if read.collapse}
     if as_json:
         beside = {
             "masked": {str(run): words for run, words in flags.items()},
+            "collapsed": {str(run): words for run, words in fallen.items()},
             "warnings": {str(run): words for run, words in told.items() if words},
         }
         for one in found:
@@ -148,6 +151,8 @@ def compare(
         typer.echo(CAPTION)
     for run, words in flags.items():
         typer.echo(f"{MARK} {run} is {words}")
+    for run, words in fallen.items():
+        typer.echo(f"{MARK} {run} {words}")
     for run, warnings in told.items():
         for words in warnings:
             typer.echo(f"warning, {run}: {words}")

@@ -24,7 +24,9 @@ def in_one_line(error: Any, words: Sequence[str]) -> str:
                 there = f"`{PROGRAM} {error.option_name} {typed} ...`"
                 return f"{error.option_name!r} stands after {typed!r}; expected it before the command: {there}"
             options = [*_options(error.ctx.command), "--help"]
-            return f"{error.option_name!r} is not an option of `{command}`{nearest(error.option_name, options)}"
+            hint = nearest(error.option_name, options)
+            setting = "" if "did you mean" in hint else _as_a_setting(error)
+            return f"{error.option_name!r} is not an option of `{command}`{hint}{setting}"
         case "MissingParameter":
             name, meaning = _shown(error.param), error.param.help.rstrip(".")
             return f"`{command}` is given no {name} ({meaning}); expected `{_usage(command, error.ctx)}`; {help_at}"
@@ -38,6 +40,13 @@ def in_one_line(error: Any, words: Sequence[str]) -> str:
     said = f"{error.message[0].lower()}{error.message[1:]}".rstrip(".")
     expected = "" if error.ctx is None else f"; expected `{_usage(command, error.ctx)}`"
     return f"{said}{expected}; {help_at}"
+
+
+def _as_a_setting(error: Any) -> str:
+    """Of a command that takes settings: how one is written, since `--epochs 3` is what other programs would have."""
+    name = error.option_name.lstrip("-").replace("-", "_")
+    takes = any(one.name in ("overrides", "settings") for one in error.ctx.command.params)
+    return f"; a setting is written without dashes: {name}=..." if takes and len(name) > 1 else ""
 
 
 def _typed(ctx: Any, words: Sequence[str], more: int = 0) -> str:

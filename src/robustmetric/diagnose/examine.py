@@ -214,6 +214,8 @@ OF_A_FUNCTION: Mapping[str, Check] = {
     "worst_case": _worst_case,
 }
 """The checks of a model that is a function; the last is over all that the others ran at the usual radius."""
+NAMES = ("randomness", *OF_A_FUNCTION)
+"""Of every check, in turn."""
 
 
 def _white(left: Left) -> Survived:

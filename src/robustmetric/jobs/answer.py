@@ -79,6 +79,11 @@ def of_each(model: nn.Module, given: object, inputs: Tensor) -> Tensor:
             f"the model returned embeddings of shape {tuple(given.shape)} for {len(inputs)} inputs; expected one "
             "embedding per input, (batch, dim), whatever the others are"
         )
+    if given.dim() != 2:
+        raise InputError(
+            f"{type(model).__name__} returned a tensor of shape {tuple(given.shape)} for {len(inputs)} inputs; "
+            "expected one embedding per input, (batch, dim): pool it, or flatten it as robustmetric.Encoder does"
+        )
     return given
 
 

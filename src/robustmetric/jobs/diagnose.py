@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +15,7 @@ from robustmetric.attacks.base import Attack
 from robustmetric.attacks.feature_match import Featured, shows_features
 from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.attacks.transfer import Source, Surrogate, Transfer, source_name
-from robustmetric.diagnose.examine import Ended, go_on
+from robustmetric.diagnose.examine import NAMES, Ended, go_on
 from robustmetric.diagnose.masking import Masking
 from robustmetric.diagnose.randomised import one_draw
 from robustmetric.diagnose.subject import Subject, classifier_subject, retrieval_subject
@@ -25,6 +25,7 @@ from robustmetric.jobs.answer import answering, check_features
 from robustmetric.jobs.arena import Arena, as_bytes
 from robustmetric.jobs.checked import keep, recall, recorded
 from robustmetric.jobs.evaluate import chance_of
+from robustmetric.jobs.progress import waiting
 from robustmetric.jobs.restarts import voters
 from robustmetric.jobs.resume import find
 from robustmetric.jobs.surrogate import find_surrogate, surrogate_settings
@@ -98,8 +99,9 @@ def _verdicts(
         subject = subject_of(arena, masking, trial)
     checks = go_on(subject, engine, masking, source, done)
     for place in itertools.count():
+        shown = waiting(f"{NAMES[place]} (check {place + 1} of {len(NAMES)})") if place < len(NAMES) else nullcontext()
         # Around each step of the generator: held open across a yield, it would be the caller's state too.
-        with _apart(device, seed + place):
+        with shown, _apart(device, seed + place):
             ended = next(checks, None)
         if ended is None:
             return

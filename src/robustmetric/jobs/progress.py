@@ -1,5 +1,6 @@
 """What people see while a job runs: a bar on a terminal, a line now and then elsewhere; Ctrl-C ends at a safe point."""
 
+import os
 import signal
 import threading
 import time
@@ -12,6 +13,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 console = Console(stderr=True)
+STOPPING = b"\nstopping after this step; Ctrl-C again stops at once, and what came after the last save is lost\n"
+"""Said at once: a step may take a minute, and who sees nothing asks a second time."""
 
 
 def say(text: str) -> None:
@@ -98,8 +101,8 @@ class Stop:
 
 
 @contextmanager
-def interruptible() -> Iterator[Stop]:
-    """Ctrl-C (or SIGTERM) sets `asked`, to be looked at between steps; a second one interrupts at once."""
+def interruptible(shown: bool = True) -> Iterator[Stop]:
+    """Ctrl-C (or SIGTERM) sets `asked`, to be looked at between steps, and says so; a second one interrupts at once."""
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -109,6 +112,9 @@ def interruptible() -> Iterator[Stop]:
         if stop.asked:
             raise KeyboardInterrupt
         stop.asked = True
+        if shown:
+            # Not by the console: the signal may come in the middle of what is printed there.
+            os.write(2, STOPPING)
 
     old = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

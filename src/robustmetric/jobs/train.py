@@ -112,7 +112,7 @@ def fit(
     watch, evidence = collapse.Watch(), None
     try:
         with (
-            interruptible() as stop,
+            interruptible(lead) as stop,
             compiled_updates(plan.defence.repeated(plan.model), plan.defence.steady) as settle,
             Bar("training", total, done, lead) as bar,
         ):

@@ -1,12 +1,13 @@
 """The page: runs in, one self-contained HTML file out."""
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from robustmetric.errors import InputError
 from robustmetric.report import clustering as clusters
@@ -87,10 +88,25 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters.update(commands=commands, breakable=breakable)
     made.globals.update(
         describe=describe, show=show, show_interval=show_interval, swatch=plots.swatch, DASH=DASH, MULTIPLY=MULTIPLY
     )
     return made
+
+
+def commands(sentence: str) -> Markup:
+    """A sentence with what stands between backticks as code."""
+    parts = [
+        escape(part) if place % 2 == 0 else Markup("<code>{}</code>").format(part)
+        for place, part in enumerate(sentence.split("`"))
+    ]
+    return Markup("").join(parts)
+
+
+def breakable(name: str) -> Markup:
+    """A name of a class that a narrow line breaks between its words: 101.White_Pelican."""
+    return Markup("<wbr>").join(re.split(r"(?<=[._-])(?=[^\W\d_])", name))
 
 
 def render(runs: Sequence[Run], command: str) -> str:

@@ -42,6 +42,16 @@ class Run:
         is_trained = self.command or self.of_kind("train")
         return "trained at commit", self.commit if is_trained else "not trained in this folder"
 
+    @property
+    def fallen(self) -> str:
+        """Of a model that collapsed: by what evidence, what is wrong with it, and what its scores are worth."""
+        wrong = (
+            "its search is no better than chance"
+            if "at chance" in self.collapse
+            else "all its embeddings lie in one place"
+        )
+        return f"has collapsed ({self.collapse}): {wrong}, and none of its scores counts, however good"
+
     def of_kind(self, *kinds: str) -> list[Record]:
         """The records of these kinds, in the order they were written."""
         return [record for record in self.records if record.kind in kinds]
@@ -58,6 +68,9 @@ def read_run(path: Path) -> Run:
         made = "demo` makes here" if path.parts[:1] == ("demo",) else "train` makes"
         raise InputError(f"{path} is not a folder; expected a run folder with results.jsonl, as `robustmetric {made}")
     results = path / "results.jsonl"
+    if not results.is_file() and (inside := sorted(found.parent for found in path.glob("*/results.jsonl"))):
+        named = " ".join(map(str, inside[:3])) + (" ..." if len(inside) > 3 else "")
+        raise InputError(f"{path} is no run folder but holds {len(inside)} of them; expected one: {named}")
     try:
         records = latest(read(results))
     except (TypeError, AttributeError, KeyError) as error:
