@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import robustmetric
 from commands import Command
+from robustmetric import records
 from robustmetric.attacks.embedding_shift import EmbeddingShift
 from robustmetric.attacks.suite import Suite, Trial
 from robustmetric.attacks.transfer import AtHand, Transfer
@@ -100,3 +101,18 @@ def test_equal_weights_in_another_model_are_another_model(trained: Path, sibling
     for same in (rounding, deepcopy(rounding)):
         with pytest.raises(InputError, match=f"'other' {ITSELF}"):
             refuse_itself(transferring(same), rounding)
+
+
+class Rounded(Means):
+    """The same, in steps that autograd cannot follow."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images.detach())
+
+
+@pytest.mark.parametrize("suite", ["transfer28", "masking"])
+def test_a_surrogate_without_a_gradient_is_named_before_anything_is_climbed(suite: str, tmp_path: Path) -> None:
+    network, out = nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), tmp_path / "run"
+    with pytest.raises(InputError, match="the surrogate 'Rounded' gives no gradient of its output"):
+        robustmetric.evaluate(network, *images_and_labels(), suite, 0.1, surrogate=Rounded(), out=out)
+    assert not out.exists() or {record.kind for record in records.read(out / "results.jsonl")} <= {"clean"}

@@ -21,6 +21,7 @@ from robustmetric.diagnose.randomised import one_draw
 from robustmetric.diagnose.subject import Attached, Recorder, Subject
 from robustmetric.diagnose.thresholds import is_by_chance
 from robustmetric.errors import InputError
+from robustmetric.perturb.gradient import has_gradient
 from robustmetric.perturb.pgd import PGD, frozen
 from robustmetric.types import Batch, Embeddings, Gallery, Inputs
 
@@ -171,8 +172,7 @@ class Examination:
 
 def attached(subject: Subject) -> Subject:
     """The subject as it is, or, where its answers have no gradient at all, with one that is zero."""
-    with frozen(subject.model, subject.view) as embed, torch.enable_grad():
-        has_gradient = embed(subject.batch.inputs[:1].detach().requires_grad_()).requires_grad
-    if has_gradient:
-        return subject
+    with frozen(subject.model, subject.view) as embed:
+        if has_gradient(embed, subject.batch.inputs):
+            return subject
     return replace(subject, model=Attached(subject.model), features=None, exposed=None, view="exact")

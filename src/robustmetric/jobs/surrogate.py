@@ -22,6 +22,10 @@ from robustmetric.jobs.own import is_own, own_model, unit
 from robustmetric.models.classifier import Classifies
 from robustmetric.models.encoder import Encoder
 from robustmetric.numerics.randomness import repeatable
+from robustmetric.perturb.apgd import APGD
+from robustmetric.perturb.fab import FAB
+from robustmetric.perturb.gradient import has_gradient
+from robustmetric.perturb.pgd import PGD, frozen
 from robustmetric.types import Gallery
 
 MODULE = "surrogate_module"
@@ -60,6 +64,8 @@ def find_surrogate(trial: Trial, arena: Arena) -> Surrogate | None:
     if not isinstance(trial.attack, Transfer):
         return None
     model = _load(trial.attack.surrogate).to(arena.workers.device)
+    if isinstance(trial.engine, PGD | APGD | FAB):
+        _check_gradient(model, arena, _shown(trial.attack.surrogate))
     if isinstance(arena.model, Classifies):
         if not isinstance(model, Classifies) or model.classes != arena.model.classes:
             raise InputError(
@@ -71,6 +77,17 @@ def find_surrogate(trial: Trial, arena: Arena) -> Surrogate | None:
         return Surrogate(model, arena.gallery)
     items = embed(model, arena.items, arena.view, arena.workers, arena.batch_size, seen=arena.seen)
     return Surrogate(model, Gallery(items, arena.gallery.labels))
+
+
+def _check_gradient(model: nn.Module, arena: Arena, name: str) -> None:
+    """Refuse at once a model that autograd cannot follow; its climb may be hours away."""
+    images = arena.queries.batch(arena.rows[:1], arena.view).inputs
+    with frozen(model) as embed, repeatable(arena.workers.device, 0):
+        if not has_gradient(embed, images):
+            raise InputError(
+                f"the surrogate {name!r} gives no gradient of its output with respect to the input, so that nothing "
+                "can be climbed on it; expected a model that autograd follows, such as an undefended run"
+            )
 
 
 def _check_answers(model: nn.Module, arena: Arena, name: str) -> None:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from robustmetric.errors import InputError
-from robustmetric.types import Inputs, Value
+from robustmetric.types import Embed, Inputs, Value
 
 OTHERWISE = (
     "expected one that autograd can follow, or an engine that asks for values alone: square, rays, local_search "
@@ -36,6 +36,12 @@ def _followed(value: Value, x: Inputs) -> Tensor:
         evaluate(value, x.detach().clone())  # fails as well where the gradient is not the reason
         reason = " ".join(str(error).split())
         raise InputError(f"the model fails where its input asks for a gradient ({reason}); {OTHERWISE}") from error
+
+
+def has_gradient(embed: Embed, x: Inputs) -> bool:
+    """Whether autograd follows the embedding of the first input; a gradient that is zero is one."""
+    with torch.enable_grad():
+        return embed(x[:1].detach().requires_grad_()).requires_grad
 
 
 @torch.no_grad()
