@@ -7,7 +7,7 @@ import torch
 
 from commands import Command
 from robustmetric import records
-from robustmetric.jobs.over_queries import intervals, intervals_by_group
+from robustmetric.jobs.over_queries import interval_of_gain, intervals, intervals_by_group
 from robustmetric.metrics.robustness import bootstrap
 from robustmetric.report.scores import SCORES
 
@@ -52,6 +52,26 @@ def test_groups_have_the_same_intervals_as_each_alone() -> None:
         "V2": {"R@1": torch.zeros(3), "R@2": torch.tensor([0.0, 100.0, 100.0])},
     }
     assert intervals_by_group(groups) == {name: intervals(own) for name, own in groups.items()}
+
+
+def test_runs_that_are_right_on_the_same_queries_may_differ_on_others() -> None:
+    # Won, and lost: each at most 1 - 0.025^(1/8) of all queries, with 97.5 %.
+    for row in ([0.0] * 8, [100.0] * 8, [0.0, 100.0] * 4):
+        same = torch.tensor(row)
+        assert interval_of_gain("R@1", same, same) == pytest.approx((-36.9417, 36.9417), abs=1e-4)
+    most = torch.zeros(300)
+    assert interval_of_gain("R@1", most, most)[1] == pytest.approx(100 * 3.69 / 300, abs=0.02), (
+        "rule of three, of 97.5 %"
+    )
+
+
+@pytest.mark.parametrize("score", ["R@1", "mAP"])
+def test_runs_that_differ_on_a_query_have_the_interval_of_the_bootstrap(score: str) -> None:
+    first, second = torch.tensor([0.0, 100.0, 0.0, 100.0]), torch.tensor([0.0, 100.0, 100.0, 100.0])
+    weights = torch.tensor([1.0, 1.0, 2.0, 4.0])
+    assert interval_of_gain(score, first, second) == bootstrap(second - first)
+    assert interval_of_gain(score, first, second, weights) == bootstrap(second - first, weights=weights)
+    assert interval_of_gain("mAP", first, first) == (0, 0), "no share: nothing is known of other queries"
 
 
 def test_an_attack_that_leaves_nothing_of_eight_queries_is_recorded_so(

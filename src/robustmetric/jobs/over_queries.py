@@ -6,6 +6,7 @@ Queries that all score alike resample to themselves: a bootstrap of none right i
 from collections.abc import Hashable, Mapping
 from typing import TypeVar
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -37,6 +38,20 @@ def intervals_by_group(
         group: {name: exact(name, v) or found[group, name] for name, v in own.items()}
         for group, own in per_query.items()
     }
+
+
+def interval_of_gain(
+    score: str, first: Float[Tensor, " n"], second: Float[Tensor, " n"], weights: Float[Tensor, " n"] | None = None
+) -> Interval:
+    """Of second minus first, both of the same queries: by bootstrap, pair by pair.
+
+    Of a share that is right and wrong on the same queries: the exact bounds of how many others may be won, or lost.
+    """
+    is_same = describe(score).is_share and len(first) > 0 and bool((first == second).all())
+    if not is_same or not bool(torch.isin(first, first.new_tensor([0, 100])).all()):
+        return bootstrap(second - first, level=LEVEL, weights=weights)
+    most = 100 * clopper_pearson(0, len(first), LEVEL)[1]
+    return -most, most
 
 
 def exact(score: str, values: Float[Tensor, " n"]) -> Interval | None:
