@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from robustmetric.data.base import Dataset, data_root, miscounted, pairless
 from robustmetric.data.cache import PATIENCE
 from robustmetric.data.census import Part, Sample, labels_of
@@ -73,7 +75,7 @@ def _check_files(name: str, source: ImageFiles) -> Report:
     parts = tuple(Part.of(part, labels) for part in plan.parts() if (labels := seen.labels(part)))
     can_train = bool(seen.labels("train")) and all(one.kind != "pairless" for one in findings)
     report = Report(name, _layout(plan, source, is_cut=is_cut), "images", parts, findings)
-    return of_images(report, source, can_train=can_train)
+    return of_images(report, source, can_train=can_train, is_short=not torch.cuda.is_available())
 
 
 def _planned(source: ImageFiles) -> tuple[Plan, bool]:
