@@ -165,6 +165,23 @@ def test_a_gallery_is_what_the_queries_search(photos: Path, pictures: Pictures) 
     assert found(report)["unmatched"] == ("class03",)
 
 
+def test_one_part_of_the_data_alone_is_told(photos: Path, command: Command) -> None:
+    done = command("data", "check", "photos/train")
+    assert done.code == 0
+    assert (
+        "look: train/ is a part of the data, beside test/; here what is trained on and what is tested on are not kept "
+        "apart: check photos instead\n"
+    ) in done.out
+    assert "verdict: this data will do; see what is marked `look`" in done.out
+    assert "one_part" not in found(check(str(photos)))
+
+
+def test_parts_beside_are_no_matter_of_a_folder_that_has_its_own(photos: Path, tmp_path: Path) -> None:
+    whole = photos.rename(tmp_path / "train")
+    (tmp_path / "test").mkdir()
+    assert "one_part" not in found(check(str(whole)))
+
+
 def test_train_and_val_are_no_classes(pictures: Pictures, tmp_path: Path) -> None:
     pictures(tmp_path / "photos" / "train", classes=2)
     pictures(tmp_path / "photos" / "val", classes=2)
