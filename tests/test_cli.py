@@ -5,13 +5,16 @@ import re
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from commands import PARTS, Command, environment
 from robustmetric import recipe
+from robustmetric.cli import app
 from robustmetric.errors import InputError
 
 COMMANDS = ["train", "sweep", "evaluate", "report", "ledger", "compare", "verify", "demo", "list", "export"]
@@ -35,6 +38,20 @@ def test_the_help_of_every_command_shows_an_example(word: str, command: Command)
     shown = command(*word.split(), "--help")
     assert shown.code == 0
     assert re.search(f"Examples?: robustmetric {word}", " ".join(shown.out.split()))
+
+
+def commands(group: Any, before: str = "robustmetric") -> Iterator[tuple[str, Any]]:
+    """Every command by the words that are typed, those of nested groups too."""
+    for name, found in group.commands.items():
+        words = f"{before} {name}"
+        yield from commands(found, words) if hasattr(found, "commands") else [(words, found)]
+
+
+def test_a_flag_that_is_off_has_one_name(command: Command) -> None:
+    every = [(words, option) for words, found in commands(typer.main.get_command(app)) for option in found.params]
+    assert ("robustmetric data check", "skip_unreadable") in [(words, option.name) for words, option in every]
+    assert not [(words, option.secondary_opts) for words, option in every if option.secondary_opts]
+    assert "--no-" not in command("train", "--help").out
 
 
 def test_the_help_names_every_command(command: Command) -> None:

@@ -194,6 +194,7 @@ def _refuse_unbuilt(value: Any, parameter: inspect.Parameter | None, where: str)
 def find(name: Any, names: Mapping[str, str], where: str) -> Callable[..., Any]:
     """The constructor behind a short name or a dotted path."""
     path = names.get(name, name) if isinstance(name, str) else ""
+    refuse_file(path, f"{where}: ")
     module, dot, attribute = path.rpartition(".")
     if not dot:
         raise InputError(f"{where}: {name!r} is not a known name{_closest(str(name), names)}")
@@ -204,6 +205,14 @@ def find(name: Any, names: Mapping[str, str], where: str) -> Callable[..., Any]:
     if not callable(found):
         raise InputError(f"{where}: {path!r} is a {type(found).__name__}; expected a class or a function")
     return cast(Callable[..., Any], found)
+
+
+def refuse_file(name: str, where: str = "") -> None:
+    """A file of Python where what is in it was to be named: `company.py` would be looked for as `py` in `company`."""
+    path = Path(name)
+    if path.suffix == ".py":
+        parts = (path.stem,) if path.is_absolute() or ".." in path.parts else path.with_suffix("").parts
+        raise InputError(f"{where}{name!r} is a file; name the function in it, such as {'.'.join(parts)}.build")
 
 
 def _closest(word: str, names: Collection[str], most: int = 8) -> str:

@@ -29,7 +29,7 @@ class Record:
     settings: dict[str, Any] = field(default_factory=dict)
     """Enough to run it again: the attack, its engine, the radius, the protocol."""
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """95 % bootstrap intervals over queries, by score."""
+    """95 % intervals over queries, by score: by bootstrap, or exact where all are right, or all wrong."""
     count: int = 0
     """Queries (or training images) behind the numbers."""
     seconds: float = 0.0

@@ -46,6 +46,8 @@ def test_a_validation_shows_a_collapse_by_cosine_or_by_chance() -> None:
     assert evidence(validation(98.0, 97.0, cosine=0.9999)) == "mean pairwise cosine 0.9999"
     assert evidence(validation(20.5, 19.5, cosine=0.1)) == "R@1 20.5 at chance (20.0)"
     assert evidence(validation(22.0, 20.5, cosine=0.1)) is None
+    # Four of four: by chance, at 50, once in 16 times, and yet no collapse.
+    assert evidence(validation(100.0, 39.8, cosine=0.1, chance=50.0)) is None
     # Classes of one image each: nothing can be found, which says nothing of the model.
     assert evidence(validation(0.0, 0.0, cosine=0.1, chance=0.0)) is None
 

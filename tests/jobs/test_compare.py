@@ -9,7 +9,7 @@ import torch
 from commands import Command
 from robustmetric import records
 from robustmetric.errors import InputError
-from robustmetric.jobs.compare import compare, masked
+from robustmetric.jobs.compare import ALIKE, compare, masked
 from robustmetric.jobs.ers import Store
 from robustmetric.metrics.robustness import SUB_SCORES, ers, ers_per_query
 from robustmetric.records import Record
@@ -155,6 +155,17 @@ def test_the_command_shows_a_line_per_score(tmp_path: Path, command: Command) ->
     lines = [json.loads(line) for line in command("compare", "one", "other", "--json").out.splitlines()]
     assert [(line["name"], line["is_clear"]) for line in lines] == [("R@1", True), ("mAP", False)]
     assert "does not exist" in command("compare", "one", "gone").error
+
+
+def test_runs_alike_on_every_query_claim_no_certainty(tmp_path: Path, command: Command) -> None:
+    write(tmp_path / "one", {"R@1": [0.0, 100.0, 0.0, 0.0], "mAP": [1.0, 2.0, 3.0, 4.0]})
+    write(tmp_path / "other", {"R@1": [0.0, 100.0, 0.0, 0.0], "mAP": [1.0, 2.0, 3.0, 4.0]}, weights="v")
+    shown = command("compare", "one", "other").out.splitlines()
+    # 1 - 0.025^(1/4) = 0.6024 of all queries may be won, as many lost.
+    assert shown[2].endswith("-60.24 to +60.24   not clear")
+    assert shown[3].endswith("+0 to +0   not clear") and shown[4:] == [ALIKE]
+    write(tmp_path / "third", {"R@1": [0.0, 100.0, 0.0, 0.0]}, weights="u")
+    assert ALIKE not in command("compare", "one", "third").out
 
 
 def judge(folder: Path, word: str, weights: str = "w", radius: float = 0.1, images: int = 200) -> None:

@@ -30,7 +30,13 @@ def found(report: Any) -> dict[str, tuple[str, ...]]:
     return {one.kind: one.items for one in report.findings if one.weight != "fact"}
 
 
-def test_good_photographs_will_do_and_the_next_command_is_told(photos: Path, command: Command) -> None:
+@pytest.mark.parametrize("has_gpu", [True, False])
+def test_good_photographs_will_do_and_the_next_command_is_told(
+    has_gpu: bool, photos: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: has_gpu)
+    short = "" if has_gpu else " epochs=15 optimiser.rate=3e-5"
+    why = "" if has_gpu else f"{short[1:]} is the short form, a fifth of the published length, as no GPU is here; "
     done = command("data", "check", "photos")
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines() == [
@@ -41,8 +47,8 @@ def test_good_photographs_will_do_and_the_next_command_is_told(photos: Path, com
         "pixels, width x height: all 64 x 64, squashed to 256 x 256",
         "verdict: this data will do",
         "next: robustmetric evaluate company.build ers_sketch224 --data photos --queries 32",
-        "next: robustmetric train cub/act data.name=folder data.root=photos 'model={name: company.build}'",
-        "(your own model is named FILE.FUNCTION, as in company.build for `def build()` in ./company.py)",
+        f"next: robustmetric train cub/act data.name=folder data.root=photos 'model={{name: company.build}}'{short}",
+        f"({why}your own model is named FILE.FUNCTION, as in company.build for `def build()` in ./company.py)",
     ]
 
 
@@ -157,6 +163,23 @@ def test_a_gallery_is_what_the_queries_search(photos: Path, pictures: Pictures) 
     assert report.layout == "a folder with train/ and test/, which searches gallery/"
     assert [part.name for part in report.parts] == ["train", "queries", "gallery"]
     assert found(report)["unmatched"] == ("class03",)
+
+
+def test_one_part_of_the_data_alone_is_told(photos: Path, command: Command) -> None:
+    done = command("data", "check", "photos/train")
+    assert done.code == 0
+    assert (
+        "look: train/ is a part of the data, beside test/; here what is trained on and what is tested on are not kept "
+        "apart: check photos instead\n"
+    ) in done.out
+    assert "verdict: this data will do; see what is marked `look`" in done.out
+    assert "one_part" not in found(check(str(photos)))
+
+
+def test_parts_beside_are_no_matter_of_a_folder_that_has_its_own(photos: Path, tmp_path: Path) -> None:
+    whole = photos.rename(tmp_path / "train")
+    (tmp_path / "test").mkdir()
+    assert "one_part" not in found(check(str(whole)))
 
 
 def test_train_and_val_are_no_classes(pictures: Pictures, tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """What counts mean, by the words that programs know them by."""
 
+from pathlib import Path
+
 import pytest
 
 from robustmetric.data.looks import Look
-from robustmetric.jobs.data_findings import of_classes, of_folders, of_left_out, of_looks, of_search
+from robustmetric.jobs.data_findings import of_classes, of_folders, of_left_out, of_looks, of_neighbours, of_search
 
 
 @pytest.mark.parametrize(
@@ -77,3 +79,30 @@ def test_photographs_that_nothing_reads_are_named_and_other_files_are_not() -> N
     files = ["a/1.png", "b.png", "a/IMG.HEIC", "a/notes.txt", "Makefile"]
     astray, other = of_left_out(files, ["a/1.png", "b.png"], ["a/1.png"])
     assert (astray.items, other.items) == (("b.png",), ("a/IMG.HEIC",))
+
+
+@pytest.mark.parametrize(
+    ("folder", "others", "says"),
+    [
+        ("train", ["test"], "train/ is a part of the data, beside test/"),
+        ("Train", ["VAL", "test", "birds"], "Train/ is a part of the data, beside VAL/, test/"),
+        ("val", ["train"], "val/ is a part of the data, beside train/"),
+        ("train", ["birds"], None),
+        ("train", [], None),
+        ("birds", ["train", "test"], None),
+    ],
+)
+def test_a_part_is_known_by_its_name_and_those_beside_it(
+    folder: str, others: list[str], says: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (folder, *others):
+        (tmp_path / "my photos" / name).mkdir(parents=True)
+    (tmp_path / "my photos" / "testing").write_text("a file, no folder")
+    monkeypatch.chdir(tmp_path)
+    found = list(of_neighbours(Path("my photos") / folder))
+    assert [(one.says, one.weight) for one in found] == ([(says, "look")] if says else [])
+    assert all(one.advice.endswith(": check 'my photos' instead") for one in found)
+    monkeypatch.chdir(tmp_path / "my photos")
+    assert [one.advice.endswith(": check . instead") for one in of_neighbours(Path(folder))] == [True] * len(found)
+    monkeypatch.chdir(folder)
+    assert all(one.advice.endswith(": check .. instead") for one in of_neighbours(Path()))

@@ -17,6 +17,7 @@ from robustmetric.jobs.certify import DEFAULT
 from robustmetric.jobs.data_next import VOTERS, of_images, of_ours, of_table
 from robustmetric.jobs.findings import Finding, Report
 from robustmetric.overrides import override
+from robustmetric.report.ledger import PROTOCOLS
 
 UNREADABLE = Finding("unreadable", "mend", "unreadable", ("a",))
 EMPTY = Finding("empty", "mend", "empty")
@@ -56,6 +57,18 @@ def test_images_are_attacked_then_trained_on_by_this_very_path(source: Folder | 
 def test_what_cannot_be_trained_on_is_only_evaluated() -> None:
     (command,) = of_images(report("photos"), Folder("photos"), can_train=False).next
     assert command.startswith("robustmetric evaluate ")
+
+
+def test_without_a_gpu_the_training_is_the_short_one() -> None:
+    short = PROTOCOLS["cub"]["short"]
+    told = of_images(report("photos"), Folder("photos"), can_train=True, is_short=True)
+    overrides = parsed(told.next[1])["overrides"]
+    assert isinstance(overrides, list)
+    spec = override({"epochs": 75, "optimiser": {"rate": 1e-5}}, overrides)
+    assert (spec["epochs"], spec["optimiser"]) == (short.epochs, {"rate": short.rate})
+    assert told.note.startswith("epochs=15 optimiser.rate=3e-5 is the short form, a fifth of the published length")
+    cannot = of_images(report("photos"), Folder("photos"), can_train=False, is_short=True)
+    assert "short" not in cannot.note and "epochs" not in " ".join(cannot.next)
 
 
 def test_files_that_are_skipped_here_are_skipped_there() -> None:

@@ -47,6 +47,30 @@ def test_a_model_that_cannot_be_found_says_how_ones_own_is_named(name: str, tmp_
     assert "named FILE.FUNCTION, as in company.build" in command("evaluate", name, "demo", "--data", folder).error
 
 
+@pytest.mark.parametrize(
+    ("words", "function"),
+    [
+        (["evaluate", "company.py", "demo", "--data", "photos"], "company.build"),
+        (["evaluate", "company.py"], "company.build"),
+        (["evaluate", "./company.py", "demo"], "company.build"),
+        (["evaluate", "my_lab/company.py"], "my_lab.company.build"),
+        (["evaluate", "../company.py"], "company.build"),
+        (["evaluate", "/lab/company.py"], "company.build"),
+        (["certify", "company.py"], "company.build"),
+        (["train", "digits/plain", "model={name: company.py}"], "company.build"),
+        (["evaluate", "company.build", "transfer", "--data", "photos", "--surrogate", "company.py"], "company.build"),
+    ],
+)
+def test_a_file_in_place_of_the_function_in_it_is_told(
+    words: list[str], function: str, tmp_path: Path, command: Command
+) -> None:
+    photos(tmp_path / "photos", ["a/0.png", "a/1.png", "b/2.png"])
+    (tmp_path / "company.py").write_text("import torch\ndef build():\n    return torch.nn.Flatten()\n")
+    error = command(*words).error
+    assert f"company.py' is a file; name the function in it, such as {function}" in error
+    assert "has no attribute" not in error and not (tmp_path / "runs").exists()
+
+
 def test_a_radius_in_bytes_is_refused(tmp_path: Path, command: Command) -> None:
     folder = photos(tmp_path / "photos", ["a/0.png", "a/1.png", "b/2.png"])
     words = ["evaluate", "torch.nn.Flatten", "demo", "--data", folder, "--radius", "8"]

@@ -6,10 +6,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binom
+from scipy.stats import binom, binomtest
 
 from robustmetric.errors import InputError
-from robustmetric.numerics.intervals import clopper_pearson_lower, empirical_bernstein_lower
+from robustmetric.numerics.intervals import clopper_pearson, clopper_pearson_lower, empirical_bernstein_lower
 
 
 def test_all_successes_by_hand() -> None:
@@ -17,6 +17,12 @@ def test_all_successes_by_hand() -> None:
     lower = clopper_pearson_lower(torch.tensor([100, 0]), 100, 0.001)
     assert lower[0].item() == pytest.approx(0.933254, abs=1e-6)
     assert lower[1].item() == 0
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(0, 8), (3, 8), (8, 8), (1, 5924)])
+def test_the_exact_interval_is_that_of_scipy(successes: int, trials: int) -> None:
+    theirs = binomtest(successes, trials).proportion_ci(0.95, method="exact")
+    assert clopper_pearson(successes, trials, 0.95) == pytest.approx((theirs.low, theirs.high), abs=1e-9)
 
 
 @given(st.integers(1, 400), st.data(), st.sampled_from([1e-9, 1e-3, 0.05]))

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from robustmetric.cli.app import app, starting
+from robustmetric.cli.jobs import Skip
 
 data = typer.Typer(help="Look at data before anything is trained or attacked.", no_args_is_help=True)
 app.add_typer(data, name="data")
@@ -20,7 +21,7 @@ def check(
     settings: Annotated[
         list[str] | None, typer.Argument(help="Of a table, as in certify: data.label=COLUMN data.scale=true")
     ] = None,
-    skip_unreadable: Annotated[bool, typer.Option(help="Leave unreadable images out, and count them.")] = False,
+    skip_unreadable: Skip = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Say whether data will do: classes, unreadable files, copies, wrong labels; exit code 1 if one must be mended.

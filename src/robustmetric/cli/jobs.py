@@ -35,6 +35,7 @@ Surrogate = Annotated[
 
 Radius = Annotated[str | None, typer.Option(help="One radius for every attack: 8/255.")]
 Queries = Annotated[int | None, typer.Option(help="Use this many queries, drawn with the seed.")]
+Skip = Annotated[bool, typer.Option("--skip-unreadable", help="Leave unreadable images out, and count them.")]
 Radii = Annotated[list[float] | None, typer.Option(help="State the result at this radius; may be repeated.")]
 Together = Annotated[int, typer.Option(help="Images attacked at a time.")]
 Search = Annotated[
@@ -52,8 +53,8 @@ def train(
         Path | None, typer.Option("--out", "-o", help="The run folder; default runs/<recipe>-seed<n>.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where the run folder stopped.")] = False,
-    skip_unreadable: Annotated[bool, typer.Option(help="Leave unreadable images out, and count them.")] = False,
-    tensorboard: Annotated[bool, typer.Option(help="Also log to TensorBoard (extra).")] = False,
+    skip_unreadable: Skip = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also log to TensorBoard (extra).")] = False,
     fast: Hurried = False,
     keep_going: Annotated[bool, typer.Option("--keep-going", help="Do not stop when the model collapses.")] = False,
     devices: Devices = "1",
@@ -150,7 +151,7 @@ def evaluate(
     batch: Together = 128,
     fast: Annotated[bool, typer.Option("--fast", help="bfloat16 on a GPU: for a quick look, scores differ.")] = False,
     search: Search = "fp32",
-    skip_unreadable: Annotated[bool, typer.Option(help="Leave unreadable images out, and count them.")] = False,
+    skip_unreadable: Skip = False,
     surrogate: Surrogate = None,
     kmeans: Annotated[str | None, typer.Option(help="Of clustering suites: torch or faiss (extra).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the records as JSON lines.")] = False,

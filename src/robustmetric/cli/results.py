@@ -120,8 +120,8 @@ def compare(
     """
     from dataclasses import asdict
 
+    from robustmetric.jobs.compare import ALIKE, masked
     from robustmetric.jobs.compare import compare as job
-    from robustmetric.jobs.compare import masked
     from robustmetric.report.masking_flag import MARK
     from robustmetric.report.runs import read_run
     from robustmetric.report.turns import CAPTION
@@ -147,6 +147,8 @@ def compare(
         low, high = one.interval
         shown = f"{one.title:<{width}}{one.first:>9.4g}{one.second:>9.4g}{one.second - one.first:>+12.4g}"
         typer.echo(f"{shown}   {low:+.4g} to {high:+.4g}   {one.verdict}".rstrip())
+    if any(one.is_alike for one in found):
+        typer.echo(ALIKE)
     if any(one.is_after for one in found):
         typer.echo(CAPTION)
     for run, words in flags.items():

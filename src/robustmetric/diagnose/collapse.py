@@ -64,11 +64,12 @@ class Watch:
 def evidence(record: Record) -> str | None:
     """What in a validation record speaks of a collapse, in words; None where nothing does.
 
-    R@1 is at chance when the lower end of its interval is not above it.
+    R@1 is at chance when the lower end of its interval is not above it; where all queries are right, however few they
+    are, only when chance is that good.
     """
     cosine = record.scores.get("mean_cosine", 0.0)
     if cosine > THRESHOLD:
         return f"mean pairwise cosine {cosine:.4f}"
-    chance = record.settings.get("chance", 0.0)
-    low, _ = record.intervals.get("R@1", (100.0, 100.0))
-    return f"R@1 {record.scores['R@1']:.1f} at chance ({chance:.1f})" if chance > 0 and low <= chance else None
+    chance, recall = record.settings.get("chance", 0.0), record.scores.get("R@1", 100.0)
+    low = record.intervals["R@1"][0] if recall < 100 and "R@1" in record.intervals else 100.0
+    return f"R@1 {recall:.1f} at chance ({chance:.1f})" if chance > 0 and low <= chance else None

@@ -9,7 +9,7 @@ import torch
 from robustmetric.attacks.margin import accuracy, check_logits
 from robustmetric.jobs.arena import Arena, embed
 from robustmetric.jobs.ers import PerQuery
-from robustmetric.metrics.robustness import bootstrap
+from robustmetric.jobs.over_queries import intervals
 from robustmetric.records import Record
 
 
@@ -28,7 +28,7 @@ def measure_accuracy(
         name="clean",
         scores={"accuracy": float(per_query["accuracy"].mean())},
         settings={**settings, **arena.settings(), "chance": chance},
-        intervals={"accuracy": bootstrap(per_query["accuracy"])},
+        intervals=intervals(per_query),
         count=len(labels),
         seconds=time.monotonic() - began,
         seed=seed,

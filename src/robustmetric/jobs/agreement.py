@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from robustmetric.metrics.robustness import bootstrap
-from robustmetric.numerics.intervals import clopper_pearson_lower
+from robustmetric.numerics.intervals import clopper_pearson
 from robustmetric.report.ledger import RANGES
 
 LEVEL = 0.999
@@ -127,5 +127,5 @@ def spread_of_runs(means: Sequence[float], count: int) -> tuple[Interval, Interv
 
 def binomial(successes: int, trials: int, level: float = LEVEL) -> Interval:
     """The exact interval, in percent, of the rate behind so many successes."""
-    low, below = clopper_pearson_lower(torch.tensor([successes, trials - successes]), trials, (1 - level) / 2).tolist()
-    return 100 * low, 100 * (1 - below)
+    low, high = clopper_pearson(successes, trials, level)
+    return 100 * low, 100 * high

@@ -23,12 +23,12 @@ from robustmetric.jobs.crowd import Crowd, sampled
 from robustmetric.jobs.diagnose import is_masking, run_masking
 from robustmetric.jobs.evaluate import run_suite
 from robustmetric.jobs.folder import save_arrays
+from robustmetric.jobs.over_queries import Interval, intervals_by_group
 from robustmetric.jobs.pictures import Pictures
 from robustmetric.jobs.restarts import Restarts, move, voters
 from robustmetric.jobs.surrogate import surrogate_settings
 from robustmetric.jobs.workers import full_precision
 from robustmetric.jobs.worst_case import fitted
-from robustmetric.metrics.robustness import bootstrap_each
 from robustmetric.metrics.voting import Reading, clusters_by_reading, recall_by_reading
 from robustmetric.numerics.kmeans import Backend
 from robustmetric.numerics.randomness import repeatable
@@ -241,7 +241,7 @@ def _keep(folder: Path, suite: str, trial: Trial, arena: Arena, crowd: Crowd, cl
 
 def _scores(
     crowd: Crowd, clean: Float[Tensor, "n dim"], moved: Float[Tensor, "n dim"], sides: str, reading: Reading
-) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
+) -> tuple[dict[str, dict[str, float]], dict[str, dict[str, Interval]]]:
     """By reading, scores in percent and intervals of those that are per query."""
     queries = moved if sides in ("both sides", "query only") else clean
     items = moved if sides in ("both sides", "gallery only") else clean
@@ -255,13 +255,7 @@ def _scores(
         clusters = clusters_by_reading(items[crowd.items], labels[crowd.items], reading)
         for name, values in clusters.items():
             scores[name] |= {score: 100 * value for score, value in values.items()}
-    return scores, _intervals(per_query)
-
-
-def _intervals(per_query: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Any]:
-    """By reading and score; the queries are drawn once for all."""
-    found = bootstrap_each({(name, score): v for name, own in per_query.items() for score, v in own.items()})
-    return {name: {score: found[name, score] for score in own} for name, own in per_query.items()}
+    return scores, intervals_by_group(per_query)
 
 
 def _expected(trial: Trial | None, base: Mapping[str, Any], reading: Reading, seed: int, count: int) -> list[Record]:

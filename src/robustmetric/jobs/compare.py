@@ -9,7 +9,8 @@ from torch import Tensor
 from robustmetric import records
 from robustmetric.errors import InputError
 from robustmetric.jobs.ers import PerQuery, Store, batch_weights
-from robustmetric.metrics.robustness import SUB_SCORES, bootstrap, ers_per_query
+from robustmetric.jobs.over_queries import interval_of_gain
+from robustmetric.metrics.robustness import SUB_SCORES, ers_per_query
 from robustmetric.records import Record
 from robustmetric.report.masking_flag import flag
 from robustmetric.report.scores import describe, show_radius, title
@@ -19,6 +20,8 @@ OWN = ("weights", STANDING, "standing_rows", "measured")
 """Settings in which two runs may differ: all others say what was asked of them."""
 ANSWERS = ("R@1", "accuracy")
 """Scores that many attacks have; the others are named after theirs."""
+ALIKE = "+0 to +0: both score alike on each of these queries, which says nothing of any other."
+"""Under a table with such a line: queries that do not differ resample to no difference."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,11 @@ class Difference:
     def is_clear(self) -> bool:
         """Whether the interval leaves out 0."""
         return not self.interval[0] <= 0 <= self.interval[1]
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether the interval is that of no difference on any query, which bounds nothing."""
+        return self.interval == (0, 0)
 
 
 def compare(first: Path, second: Path) -> list[Difference]:
@@ -128,7 +136,7 @@ def _differences(a: Record, of_a: PerQuery, b: Record, of_b: PerQuery) -> Iterat
     weights = batch_weights(a.count, int(a.settings["batch"])) if mode == "compat" else None
     for name in of_a:
         if name in of_b:
-            interval = bootstrap(of_b[name] - of_a[name], weights=weights)
+            interval = interval_of_gain(name, of_a[name], of_b[name], weights)
             radius, attack = a.settings.get("radius"), a.name
             if not records.is_bounded(a.settings):
                 radius, attack = None, title(a.name, a.settings)

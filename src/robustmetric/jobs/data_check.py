@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from robustmetric.data.base import Dataset, data_root, miscounted, pairless
 from robustmetric.data.cache import PATIENCE
 from robustmetric.data.census import Part, Sample, labels_of
@@ -14,7 +16,15 @@ from robustmetric.data.listing import ImageFiles, Plan
 from robustmetric.data.looks import Look, looks, looks_of, samples_of
 from robustmetric.data.manifest import Manifest, is_manifest
 from robustmetric.errors import InputError
-from robustmetric.jobs.data_findings import of_classes, of_copies, of_folders, of_left_out, of_looks, of_search
+from robustmetric.jobs.data_findings import (
+    of_classes,
+    of_copies,
+    of_folders,
+    of_left_out,
+    of_looks,
+    of_neighbours,
+    of_search,
+)
 from robustmetric.jobs.data_next import of_images, of_ours
 from robustmetric.jobs.data_table import check_rows, check_table
 from robustmetric.jobs.findings import Finding, Report
@@ -65,6 +75,7 @@ def _check_files(name: str, source: ImageFiles) -> Report:
     seen = _seen(plan)
     findings = (
         *_of_files(plan, seen, source),
+        *_of_place(plan, source, is_cut=is_cut),
         *_of_parts(plan, seen, is_cut=is_cut),
         *of_classes(seen.labels("train"), seen.labels("queries")),
         *of_copies(seen.samples, "images"),
@@ -73,7 +84,7 @@ def _check_files(name: str, source: ImageFiles) -> Report:
     parts = tuple(Part.of(part, labels) for part in plan.parts() if (labels := seen.labels(part)))
     can_train = bool(seen.labels("train")) and all(one.kind != "pairless" for one in findings)
     report = Report(name, _layout(plan, source, is_cut=is_cut), "images", parts, findings)
-    return of_images(report, source, can_train=can_train)
+    return of_images(report, source, can_train=can_train, is_short=not torch.cuda.is_available())
 
 
 def _planned(source: ImageFiles) -> tuple[Plan, bool]:
@@ -135,6 +146,12 @@ def _of_files(plan: Plan, seen: Seen, source: ImageFiles) -> Iterator[Finding]:
     for (part, listing), expected in zip(plan.parts().items(), plan.expected, strict=False):
         if listing.paths and (said := miscounted(len(seen.labels(part)), expected)):
             yield Finding("count", "look", f"{part}: {said}")
+
+
+def _of_place(plan: Plan, source: ImageFiles, *, is_cut: bool) -> Iterator[Finding]:
+    """Whether class folders without parts of their own are a part of something larger."""
+    if isinstance(source, Folder) and (is_cut or plan.may_lack_train) and data_root(source.root).is_dir():
+        yield from of_neighbours(data_root(source.root))
 
 
 def _of_parts(plan: Plan, seen: Seen, *, is_cut: bool) -> Iterator[Finding]:

@@ -1,7 +1,10 @@
 """What counts of a data set mean, a sentence each: for a search, for training, for what a score on it is worth."""
 
+import os
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Literal
 
 from robustmetric.data.census import Sample, copies, in_both, is_across, unmatched
@@ -92,6 +95,22 @@ def of_folders(paths: Sequence[str], classes: Sequence[str]) -> Iterator[Finding
     if taken:
         advice = "call the parts train/ and test/ (and gallery/), in small letters; the first two are needed"
         yield Finding("parts_as_classes", "mend", "folders of a part of the data, taken for classes", taken, advice)
+
+
+def of_neighbours(folder: Path) -> Iterator[Finding]:
+    """Whether class folders are those of one part, train/ say, while the others lie beside it and are not seen."""
+    given = folder.absolute()
+    if given.name.lower() not in SPLIT_WORDS or not os.access(given.parent, os.R_OK):
+        return
+    beside = sorted(
+        one.name for one in given.parent.iterdir() if one.is_dir() and one.name.lower() != given.name.lower()
+    )
+    others = [name for name in beside if name.lower() in SPLIT_WORDS]
+    if others:
+        says = f"{given.name}/ is a part of the data, beside {', '.join(f'{name}/' for name in others)}"
+        whole = shlex.quote(str(folder.parent if folder.name else folder / ".."))
+        advice = f"here what is trained on and what is tested on are not kept apart: check {whole} instead"
+        yield Finding("one_part", "look", says, advice=advice)
 
 
 def of_left_out(files: Sequence[str], images: Sequence[str], listed: Sequence[str]) -> Iterator[Finding]:

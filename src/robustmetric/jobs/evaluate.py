@@ -17,6 +17,7 @@ from robustmetric.jobs.chance import chance_settings
 from robustmetric.jobs.climbs import Climbs
 from robustmetric.jobs.closing import estimator
 from robustmetric.jobs.ers import AIMS, APART, SHARED, PerQuery, Store, batch_weights, summed_up
+from robustmetric.jobs.over_queries import intervals
 from robustmetric.jobs.pictures import Pictures
 from robustmetric.jobs.progress import say
 from robustmetric.jobs.resume import find
@@ -27,7 +28,6 @@ from robustmetric.jobs.worst_case import WorstCase, fitted, repeated, standing_s
 from robustmetric.metrics.average_precision import rank_metrics, without_positives
 from robustmetric.metrics.clustering import cluster_metrics
 from robustmetric.metrics.linear_probe import linear_probe
-from robustmetric.metrics.robustness import bootstrap
 from robustmetric.numerics.distances import are_unit
 from robustmetric.numerics.randomness import repeatable
 from robustmetric.records import Record
@@ -68,7 +68,7 @@ def measure_clean(
         name="clean",
         scores=scores,
         settings={**settings, **arena.settings(), **extra},
-        intervals={name: bootstrap(values) for name, values in per_query.items()},
+        intervals=intervals(per_query),
         count=len(labels),
         seconds=time.monotonic() - began,
         seed=seed,
@@ -113,7 +113,7 @@ def measure_trial(
         name=trial.label,
         scores={name: _mean(values, weights) for name, values in per_query.items()},
         settings={**_described(settings, trial, standing), **arena.settings()},
-        intervals={name: bootstrap(values, weights=weights) for name, values in per_query.items()},
+        intervals=intervals(per_query, weights),
         count=len(arena.rows),
         seconds=time.monotonic() - began - found.aside,
         seed=seed,

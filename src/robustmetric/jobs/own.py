@@ -104,6 +104,14 @@ def is_own(name: str) -> bool:
 OWN_MODEL = "your own model is named FILE.FUNCTION, as in company.build for `def build()` in ./company.py"
 
 
+def refuse_file(name: str) -> None:
+    """Refuse `company.py`, before anything is looked for in it or beside it, by what to type instead."""
+    try:
+        recipe.refuse_file(name)
+    except InputError as error:
+        raise InputError(f"{error}; {OWN_MODEL}") from error
+
+
 def own_model(name: str, where: str = "model") -> Callable[[], nn.Module]:
     """What builds somebody's own model, found by its name; it is called when the model is needed."""
     try:

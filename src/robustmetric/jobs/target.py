@@ -22,7 +22,7 @@ from robustmetric.jobs.clustering import check_search, is_clustering, run_any_su
 from robustmetric.jobs.ers import APART
 from robustmetric.jobs.folder import RunFolder, save_arrays, summarise
 from robustmetric.jobs.named import refuse_unknown, refuse_unknown_data, view_of
-from robustmetric.jobs.own import OWN_MODEL, check_searchable, is_own, own_data, own_model, skipping
+from robustmetric.jobs.own import OWN_MODEL, check_searchable, is_own, own_data, own_model, refuse_file, skipping
 from robustmetric.jobs.pictures import Pictures
 from robustmetric.jobs.progress import say, terms
 from robustmetric.jobs.suites import asking_for_surrogate, load_suite
@@ -238,6 +238,7 @@ Found = tuple[dict[str, Spec], Path, Callable[[], nn.Module]]
 
 
 def _of_own(name: str, seen: Mapping[str, Spec], data: str | None) -> Found:
+    refuse_file(name)
     if data is None:
         raise InputError(f"{name!r} brings no data; name some with --data FOLDER, FILE.csv or a data set")
     return {"model": {"name": name}, **seen}, Path("runs") / f"evaluate-{name}", own_model(name)
@@ -269,6 +270,7 @@ def refuse_unknown_target(name: str) -> None:
 
 def _refuse_missing_run(name: str) -> None:
     """What is no recipe, nor like one, was meant as a run folder or a model: the list of recipes would not help."""
+    refuse_file(name)
     path = Path(name)
     short = path.as_posix().removeprefix("recipes/")
     is_like_recipe = path.parts[:1] != ("runs",) and get_close_matches(short, recipe.listing(), n=1)

@@ -19,8 +19,8 @@ from robustmetric.jobs.answer import SOME, answering, check_features
 from robustmetric.jobs.arena import Arena, as_bytes, embed
 from robustmetric.jobs.ers import PerQuery
 from robustmetric.jobs.folder import digest
+from robustmetric.jobs.over_queries import intervals
 from robustmetric.jobs.progress import say
-from robustmetric.metrics.robustness import bootstrap
 from robustmetric.models.classifier import Classifies
 from robustmetric.numerics.randomness import generator, repeatable
 from robustmetric.perturb.pgd import frozen
@@ -165,7 +165,7 @@ def repeated(trial: Trial, runs: Sequence[tuple[Record, PerQuery]], score: str) 
         runs[0][0],
         scores={score: float(worst.mean()), LOWEST: min(means), SPREAD: max(means) - min(means)},
         settings={**runs[0][0].settings, "repeats": trial.repeats},
-        intervals={score: bootstrap(worst)},
+        intervals=intervals({score: worst}),
         seconds=sum(record.seconds for record, _ in runs),
         context={**runs[0][0].context, "runs": means},
     )
@@ -253,7 +253,7 @@ class WorstCase:
                 **({LEFT_OUT: list(self.suite.left_out)} if name == WORST and self.suite.left_out else {}),
                 "measured": hashlib.sha256(keys.encode()).hexdigest()[:16],
             },
-            intervals={self.score: bootstrap(right)},
+            intervals=intervals({self.score: right}),
             seconds=sum(record.seconds for _, record, _ in parts),
             context={**_general(first.context), "lost_first_to": self._lost(parts)},
         )

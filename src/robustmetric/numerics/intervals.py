@@ -1,4 +1,4 @@
-"""One-sided confidence bounds of a mean: Clopper & Pearson (1934) for counts, Maurer & Pontil (2009) for [0, 1]."""
+"""Confidence bounds of a mean: Clopper & Pearson (1934) for counts, Maurer & Pontil (2009) for [0, 1]."""
 
 import math
 from functools import lru_cache
@@ -25,6 +25,13 @@ def clopper_pearson_lower(successes: Int[Tensor, "*shape"], trials: int, alpha: 
             f"{int(successes.min())} to {int(successes.max())} successes of {trials} trials; expected 0 to {trials}"
         )
     return _table(trials, alpha).to(successes.device)[successes]
+
+
+def clopper_pearson(successes: int, trials: int, level: float) -> tuple[float, float]:
+    """The exact interval of the probability behind so many successes, with equal tails; outside with 1 - level."""
+    counts = torch.tensor([successes, trials - successes])
+    low, below = clopper_pearson_lower(counts, trials, (1 - level) / 2).tolist()
+    return low, 1 - below
 
 
 def empirical_bernstein_lower(

@@ -22,6 +22,8 @@ class Score:
     decimals: int = 1
     words: str = ""
     """A longer name, for a header with room."""
+    is_share: bool = False
+    """Whether it is the share of queries that are right: 100 for each of them, and 0 for the others."""
 
     @property
     def arrow(self) -> str:
@@ -33,11 +35,13 @@ UNKNOWN = Score("unknown", "no description is kept for this score")
 
 SCORES: dict[str, Score] = {
     **{
-        f"R@{k}": Score("higher", f"percent of queries with an item of their own class in the top {k}")
+        f"R@{k}": Score("higher", f"percent of queries with an item of their own class in the top {k}", is_share=True)
         for k in (1, 2, 4, 8, 10, 20)
     },
     "accuracy": Score(
-        "higher", "percent of images that the classifier names rightly; of repeated attacks, each image's worst"
+        "higher",
+        "percent of images that the classifier names rightly; of repeated attacks, each image's worst",
+        is_share=True,
     ),
     "lowest run": Score("higher", "accuracy in the lowest of several runs of one attack, as papers report it"),
     "max - min": Score("lower", "by how much runs of one attack from other random starts differ, in points"),
@@ -56,6 +60,7 @@ SCORES: dict[str, Score] = {
         "higher",
         "R@1 after the attacker moved the query's embedding as far as it could, in percent",
         words="R@1 under attack",
+        is_share=True,
     ),
     "ES:D": Score(
         "lower", "how far the attacker moved the embedding; 0 = not at all, 2 = to the opposite side", decimals=3
@@ -71,9 +76,11 @@ SCORES: dict[str, Score] = {
     "TMA": Score(
         "lower", "cosine similarity the attacker can reach with a random target; 1 = fully fooled", decimals=3
     ),
-    "LTM": Score("higher", "R@1 after an attack that pulls other classes nearer than the query's own, in percent"),
-    "GTM": Score("higher", "R@1 after an attack towards the nearest item of another class, in percent"),
-    "GTT": Score("higher", "percent of queries whose first result stays in the top 4 under attack"),
+    "LTM": Score(
+        "higher", "R@1 after an attack that pulls other classes nearer than the query's own, in percent", is_share=True
+    ),
+    "GTM": Score("higher", "R@1 after an attack towards the nearest item of another class, in percent", is_share=True),
+    "GTT": Score("higher", "percent of queries whose first result stays in the top 4 under attack", is_share=True),
     "SPQA+": Score("higher", "as QA+, of an attacker who also keeps the top of the list as it was"),
     "SPQA-": Score("lower", "as QA-, of an attacker who also keeps the top of the list as it was"),
     "FOA": Score(
