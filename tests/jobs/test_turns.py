@@ -19,6 +19,7 @@ from robustmetric.data.base import Dataset, keep_classes
 from robustmetric.data.digits import Digits
 from robustmetric.data.transforms import Identity
 from robustmetric.errors import InputError
+from robustmetric.jobs import attacked
 from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.evaluate import measure_clean, measure_trial, run_suite
 from robustmetric.jobs.workers import Workers
@@ -91,11 +92,17 @@ def test_taking_turns_changes_nothing_but_the_work(arena: Arena) -> None:
     assert sum(first["all"].context["lost_first_to"].values()) == right_now - first["T"].scores["accuracy"] * 40 / 100
 
 
-def test_nobody_left_means_nothing_to_do(arena: Arena) -> None:
+def test_nobody_left_means_nothing_to_do(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    bars: list[tuple[int, bool]] = []
+    made = attacked.Bar
+    monkeypatch.setattr(
+        attacked, "Bar", lambda title, total, shown: bars.append((total, shown)) or made(title, total, shown=False)
+    )
     strong = PGD(Ball(1.0), steps=20, step_size=0.2, keep="best")
     trials = [of("first", engine=strong), of("second", engine=_Fails(Ball(1.0)))]
     found = [r for r, _ in run_suite(arena, Suite("s", trials, survivors={"all": ["first", "second"]}), 0, {})]
     assert [r.scores["accuracy"] for r in found[1:]] == [0.0] * 4 and found[2].settings["standing"] == 0
+    assert bars == [(found[1].settings["standing"], True), (0, False)], "no bar of 0/0"
     assert [len(batch) for _, _, batch in arena.batches(torch.tensor([], dtype=torch.long))] == []
     assert [(first, p.tolist()) for first, p, _ in arena.batches(torch.tensor([3, 30]))] == [(3, [3, 30])]
 

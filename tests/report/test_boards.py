@@ -115,6 +115,11 @@ def test_data_that_is_not_at_hand_has_its_published_rows_and_says_so() -> None:
     assert missing["In-Shop"]["plain (clustering)"].endswith("not measured: no data")
 
 
+def test_a_board_of_one_entry_stands_behind_those_to_compare_on() -> None:
+    found = boards(row("plain", 50.0, protocol="full"), row("act", 30.0), row("plain", 20.0))
+    assert [len(board.entries) for board in found] == [2, 1] and "protocol full" in found[1].title
+
+
 def test_a_board_says_that_a_stronger_attack_was_not_run() -> None:
     ranked = row("act", 30.0, auto_rank={"norm": "linf", "radius": 8 / 255, "R@1": 0.5})
     assert "AutoRank" not in boards(ranked)[0].says and not boards(ranked)[0].is_provisional

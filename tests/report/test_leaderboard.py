@@ -10,10 +10,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from markupsafe import Markup
+from matplotlib.figure import Figure
 from test_boards import row
 from test_page import Page
 
 from commands import Command
+from robustmetric.report import leaderboard
 from robustmetric.report.board_words import in_words
 from robustmetric.report.boards import chapters
 from robustmetric.report.leaderboard import gather, render, shelf, write_leaderboard
@@ -64,6 +67,38 @@ def test_entries_that_lack_the_strongest_attacks_have_no_place_and_an_upper_end(
         in Page(text).text
     )
     assert "Hollow points are upper ends" in text
+
+
+def test_points_without_a_place_have_no_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranked = {"norm": "linf", "radius": 8 / 255, "R@1": 0.5}
+    rows = [row(name, 30.0, auto_rank=ranked) for name in ("act", "est", "hm")]
+    rows += [row(name, 35.0) for name in ("plain", "mine")]
+    (board,) = (board for chapter in chapters([(one, False) for one in rows]) for board in chapter.boards)
+    assert [place for place, _ in board.placed] == [1, 2, 3, None, None]
+    drawn: list[Figure] = []
+    monkeypatch.setattr(leaderboard, "to_svg", lambda figure, *words: drawn.append(figure) or Markup(""))
+    leaderboard.chart(board, "chart")
+    (axes,) = drawn[0].axes
+    assert {text.get_text() for text in axes.texts} <= {"1", "2", "3"} and len(axes.lines) == 5
+    assert axes.texts, "those with a place have theirs"
+
+
+def test_data_that_most_have_met_come_first(text: str) -> None:
+    titles = re.findall(r"<h2>(.*?)</h2>", text)
+    assert titles[:4] == ["CUB-200-2011", "CIFAR-10", "CIFAR-10 (a JPEG copy)", "CARS196"]
+    kinds = ["proofs" in title for title in titles[:-1]]
+    assert kinds == sorted(kinds), "proofs come last"
+
+
+def test_a_table_that_goes_on_casts_a_shade_at_its_right_edge(text: str) -> None:
+    rule = re.search(r"\.scroll \{(.*?)\}", text, re.DOTALL)
+    assert rule is not None and "overflow-x: auto" in rule[1]
+    cover, shade = (line for line in rule[1].splitlines() if "linear-gradient" in line)
+    assert "var(--card)" in cover and "local" in cover, "what hides the shade at the table's end moves with it"
+    assert "var(--shade)" in shade and "scroll" in shade
+    assert text.count("--shade: rgb(") == 2, "in light and in dark"
+    # Cells of their own colour let it through.
+    assert re.search(r"\.headline \{ background: color-mix\([^;]*transparent\); \}", text)
 
 
 @pytest.mark.parametrize(

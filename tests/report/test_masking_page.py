@@ -125,6 +125,64 @@ def test_the_page_flags_a_masked_run_beside_its_numbers_and_no_other(make_run: M
     assert not any(MARK in sentence for sentence in said[1])
 
 
+def doubtful(*names: str, **settings: Any) -> Record:
+    return last("unclear", {"randomness": "pass", **dict.fromkeys(names, "unclear")}, **settings)
+
+
+def headline(*paths: Path) -> list[str]:
+    return verdict(summaries(read_runs(list(paths)))[0], read_runs(list(paths)))
+
+
+def test_the_headline_says_which_checks_are_unclear_and_what_to_trust(make_run: MakeRun, tmp_path: Path) -> None:
+    paths = [
+        make_run("fs", clean(90.0), shift(60.0, 8 / 255), doubtful("step_size", "hard_label")),
+        make_run("at", clean(85.0), shift(45.0, 8 / 255), honest()),
+        make_run("trades", clean(85.0), shift(45.0, 8 / 255), doubtful("steps", radius=0.01)),
+    ]
+    said = headline(*paths)[-1]
+    assert said == (
+        "It is unclear whether the usual attack is too weak for fs (step_size, hard_label), trades (steps at radius "
+        "0.01): what it leaves may be too high a number (below: Is it real?), so trust the worst case of "
+        "`robustmetric evaluate RUN auto_rank` at the same radius instead."
+    )
+    text = write_page(paths, tmp_path / "report").read_text()
+    box = text.partition('<div class="verdict">')[2].partition("</div>")[0]
+    assert "for fs (step_size, hard_label)" in box and "<code>robustmetric evaluate RUN auto_rank</code>" in box
+    assert not any("unclear" in sentence for sentence in headline(paths[1]))
+    idle = make_run("idle", clean(90.0), shift(60.0, 8 / 255), last("unclear", {"steps": "not run"}))
+    assert "for idle (no check could be run):" in headline(idle)[-1]
+    # One that is masked is told of as that.
+    masked = make_run("masked", clean(90.0), shift(60.0, 8 / 255), last("masked", {"a": "fail", "b": "unclear"}))
+    assert not any("unclear" in sentence for sentence in headline(masked))
+
+
+def test_of_classifiers_the_worst_case_is_that_of_autoattack_or_of_the_table_itself(make_run: MakeRun) -> None:
+    def classifier(folder: str, *more: Record, **settings: Any) -> Path:
+        bare = replace(clean(90.0, **settings), scores={"accuracy": 90.0}, intervals={})
+        pgd = replace(shift(60.0, 8 / 255), name="PGD", scores={"accuracy": 60.0}, intervals={})
+        return make_run(folder, bare, pgd, doubtful("steps"), *more)
+
+    plain, draws = classifier("plain"), classifier("draws", randomised=True)
+    worst = replace(shift(40.0, 8 / 255), kind="worst_case", name="worst case", scores={"accuracy": 40.0}, intervals={})
+    assert "`robustmetric evaluate RUN autoattack` at" in headline(plain)[-1]
+    assert "`robustmetric evaluate RUN autoattack_rand` at" in headline(plain, draws)[-1]
+    assert headline(classifier("known", worst))[-1].endswith("trust the worst case of this table instead.")
+
+
+def test_plots_of_checks_that_did_not_pass_stand_open(make_run: MakeRun, tmp_path: Path) -> None:
+    words = {"gradient_free": "fail", "hard_label": "unclear", "steps": "pass"}
+    checks = [check(name, word, BARS) for name, word in words.items()]
+    text = write_page([make_run("fs", *checks, last("masked", words))], tmp_path / "mixed").read_text()
+    shown, _, folded = text.partition("Is it real?")[2].partition("<details><summary>Plots of the other checks")
+    folded = folded.partition("</details>")[0]
+    assert shown.count("<figure>") == 2 and folded.count("<figure>") == 1
+    assert "gradient_free is fail" in shown and "hard_label is unclear" in shown and "steps is pass" in folded
+    passed = write_page([make_run("at", check("steps", "pass", BARS), honest())], tmp_path / "passed").read_text()
+    assert "<figure>" not in passed.partition("Is it real?")[2].partition("<details><summary>Plots of the checks")[0]
+    failed = write_page([make_run("ft", check("steps", "fail", BARS), failing())], tmp_path / "failed").read_text()
+    assert "Plots of the" not in failed and "<figure>" in failed.partition("Is it real?")[2]
+
+
 @pytest.mark.parametrize("curve", [BARS, {**LINES, "up": "right, percent"}])
 def test_percent_is_drawn_on_the_whole_scale(
     curve: dict[str, Any], make_run: MakeRun, monkeypatch: pytest.MonkeyPatch

@@ -26,15 +26,6 @@ app = typer.Typer(
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 """What the parser raises; of its classes typer gives out this one's heir alone."""
 
-Devices = Annotated[str, typer.Option(help="How many devices, or which: 2, or 0,3, or auto.")]
-Accelerator = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Nodes = Annotated[int, typer.Option(help="Machines (under torchrun or SLURM).")]
-Precision = Annotated[str, typer.Option(help="32-true, bf16-mixed, 16-mixed, ...")]
-Hurried = Annotated[
-    bool, typer.Option("--fast", help="bfloat16 on a GPU and on a CPU with AMX; compiled attacks and updates on a GPU.")
-]
-Strategy = Annotated[str, typer.Option(help="auto, ddp, or another Lightning Fabric strategy.")]
-
 
 def _say_version(asked: bool) -> bool:
     if asked:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from robustmetric.cli.app import app, starting
-from robustmetric.cli.jobs import Skip
+from robustmetric.cli.options import Skip
 
 data = typer.Typer(help="Look at data before anything is trained or attacked.", no_args_is_help=True)
 app.add_typer(data, name="data")

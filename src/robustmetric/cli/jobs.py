@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from robustmetric import recipe as recipes
-from robustmetric.cli.app import Accelerator, Devices, Hurried, Nodes, Precision, Strategy, app, going_on, starting
+from robustmetric.cli.app import app, going_on, starting
+from robustmetric.cli.options import Accelerator, Devices, Hurried, Nodes, Precision, Skip, Strategy
 from robustmetric.errors import InputError, nearest
 from robustmetric.records import Record
 
@@ -35,7 +36,6 @@ Surrogate = Annotated[
 
 Radius = Annotated[str | None, typer.Option(help="One radius for every attack: 8/255.")]
 Queries = Annotated[int | None, typer.Option(help="Use this many queries, drawn with the seed.")]
-Skip = Annotated[bool, typer.Option("--skip-unreadable", help="Leave unreadable images out, and count them.")]
 Radii = Annotated[list[float] | None, typer.Option(help="State the result at this radius; may be repeated.")]
 Together = Annotated[int, typer.Option(help="Images attacked at a time.")]
 Search = Annotated[

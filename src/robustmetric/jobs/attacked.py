@@ -58,7 +58,8 @@ def attack_all(
     # Of a trial that takes turns, the one score that those not attacked have too; on every rank, whatever its share.
     found = Found({arena.right: torch.zeros(count)} if in_turn else {})
     label = trial.label if trial.mode == "fixed" else f"{trial.label} ({trial.mode})"
-    with Bar(title(label, trial.settings()), count if only is None else len(only), shown=shown) as bar:
+    ahead = count if only is None else len(only)
+    with Bar(title(label, trial.settings()), ahead, shown=shown and ahead > 0) as bar:
         for number, (first, positions, batch) in enumerate(arena.batches(only)):
             parts = (seed, first, 3, *([turn] if turn else []))
             began = time.monotonic()

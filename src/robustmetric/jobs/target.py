@@ -19,29 +19,24 @@ from robustmetric.jobs import assemble
 from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.closing import closing
 from robustmetric.jobs.clustering import check_search, is_clustering, run_any_suite
-from robustmetric.jobs.ers import APART
 from robustmetric.jobs.folder import RunFolder, save_arrays, summarise
 from robustmetric.jobs.named import refuse_unknown, refuse_unknown_data, view_of
 from robustmetric.jobs.own import OWN_MODEL, check_searchable, is_own, own_data, own_model, refuse_file, skipping
 from robustmetric.jobs.pictures import Pictures
-from robustmetric.jobs.progress import say, terms
+from robustmetric.jobs.progress import say
 from robustmetric.jobs.suites import asking_for_surrogate, load_suite
 from robustmetric.jobs.surrogate import named_surrogate, refuse_itself
+from robustmetric.jobs.telling import Teller
 from robustmetric.jobs.workers import Hardware, Workers, describe
 from robustmetric.models.classifier import Classifies
 from robustmetric.numerics.kmeans import Backend, check_backend
 from robustmetric.recipe import Spec
 from robustmetric.records import Record
 from robustmetric.report.data_names import NOTE
-from robustmetric.report.masking_flag import NOT_RUN
-from robustmetric.report.scores import title
-from robustmetric.report.turns import AFTER, STANDING, then
 
 NumPy = np.ndarray[Any, np.dtype[Any]]
 ANSWERS = "answers"
 """In their file, a row for each of some images."""
-UNTOLD = ("mAP@R", "AMI", "AMI std")
-"""Scores that are recorded and not told as they come: there are enough beside them."""
 
 
 @dataclass(frozen=True)
@@ -138,9 +133,12 @@ def record_suite(
             target.folder.begin(target.spec, summarise(target.spec, target.name, context))
         if lead and not finished:
             target.keep_answers()
+        teller = Teller(target.name)
         for record, pictures in run_any_suite(arena, suite, seed, context, settings, finished, kept, kmeans):
             if lead:
                 _keep(target, record, pictures)
+                teller.tell(record)
+        teller.finish()
     if lead:
         _say_last(target, suite, finished, arena, seed)
 
@@ -162,20 +160,9 @@ def _say_last(target: Target, suite: Suite, before: Mapping[str, Record], arena:
 
 
 def _keep(target: Target, record: Record, pictures: Pictures | None) -> None:
-    """Write a result down, then tell it."""
+    """Write a result down."""
     records.append(target.folder.results, record)
     _save_pictures(target.folder, record, pictures)
-    say(f"{target.name}  {_line(record)}")
-
-
-def _line(record: Record) -> str:
-    """A record as it is told when it comes."""
-    shown = terms({key: value for key, value in record.scores.items() if key not in UNTOLD})
-    mode = " (compat)" if record.settings.get("mode") == "compat" else ""
-    is_after = bool(record.context.get(AFTER))
-    left = f" (on the {record.settings[STANDING]} of {record.count} still right)" if is_after else ""
-    name = then(title(record.name, record.settings), is_after)
-    return f"{name}{mode}: {_judged(record)}{shown}{left}{_apart(record)}"
 
 
 def _backend(spec: Mapping[str, Spec], given: str | None, suite: Suite) -> Backend:
@@ -187,20 +174,6 @@ def _backend(spec: Mapping[str, Spec], given: str | None, suite: Suite) -> Backe
     backend = given or str(spec.get("kmeans", "torch"))
     check_backend(backend)
     return cast(Backend, backend)
-
-
-def _judged(record: Record) -> str:
-    """How a check of the masking diagnostics ended; nothing for an ordinary record."""
-    if record.kind != "masking":
-        return ""
-    word = record.context["said"] if record.context["verdict"] == NOT_RUN else record.context["verdict"]
-    return f"{word}  " if record.scores else str(word)
-
-
-def _apart(record: Record) -> str:
-    """What the fast view changed, in words; nothing for an ordinary record."""
-    apart = record.context.get(APART, {})
-    return f" (fast, off by {', '.join(f'{value:+.2g}' for value in apart.values())} on one batch)" if apart else ""
 
 
 def find_target(

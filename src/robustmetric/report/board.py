@@ -68,6 +68,11 @@ class Board:
     """Whether its rows are of models that have hardly begun, and it is shown when asked for."""
 
     @property
+    def stands_behind(self) -> tuple[bool, bool]:
+        """In which order boards are shown: those to compare on first, then those of one entry, then sketches."""
+        return self.is_sketch, len(self.entries) == 1
+
+    @property
     def placed(self) -> list[tuple[int | None, Entry]]:
         """The entries with their places; one that stands alone has won over nobody, and has none."""
         if len(self.entries) == 1:

@@ -31,7 +31,7 @@ from robustmetric.report.classification import (
     without_classifiers,
 )
 from robustmetric.report.comparison import title_of
-from robustmetric.report.data_names import data_title
+from robustmetric.report.data_names import data_place, data_title
 from robustmetric.report.ledger import ENSEMBLES, LARGE, PROTOCOLS, Row, not_measured
 from robustmetric.report.scores import describe, show
 
@@ -52,7 +52,7 @@ Grouping = Callable[[list[Row]], Mapping[tuple[str, str], Mapping[Any, list[Row]
 
 
 def chapters(rows: Rows) -> list[Chapter]:
-    """The boards of every data set: retrieval, clustering, classifiers, and what was not measured; then proofs."""
+    """The boards of every data set, known ones first: retrieval, clustering, classifiers, unmeasured; then proofs."""
     found: dict[tuple[bool, str, str], list[tuple[Row, bool]]] = {}
     for row, is_own in rows:
         data = str(row["data"])
@@ -61,9 +61,11 @@ def chapters(rows: Rows) -> list[Chapter]:
         if not any((is_proved, known) == (False, data) for is_proved, _, known in found):
             found[False, data_title({"data": data}), data] = []
     made = []
-    for (is_proved, name, data), own in sorted(found.items(), key=lambda item: item[0]):
+    for (is_proved, name, data), own in sorted(
+        found.items(), key=lambda item: (item[0][0], data_place(item[0][2]), item[0])
+    ):
         parts = (proofs,) if is_proved else (retrieval, clustering, classifiers)
-        boards = tuple(board for part in parts for board in part(data, own))
+        boards = tuple(one for part in parts for one in sorted(part(data, own), key=lambda one: one.stands_behind))
         missing = () if is_proved else unmeasured(data, [row for row, _ in own])
         made.append(Chapter(f"{name}: proofs" if is_proved else name, boards, missing))
     return [chapter for chapter in made if chapter.boards or chapter.unmeasured]

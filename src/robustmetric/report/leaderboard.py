@@ -15,10 +15,11 @@ from robustmetric.report import certified_schema, ledger
 from robustmetric.report.board import Board, Chapter, Entry
 from robustmetric.report.board_words import in_words
 from robustmetric.report.boards import chapters
+from robustmetric.report.labels import label
 from robustmetric.report.ledger import Row
 from robustmetric.report.masking_flag import MARK, evidence
 from robustmetric.report.page import environment, save
-from robustmetric.report.plots import COLOURS, INK, Series, draw, new_axes, swatch, to_svg
+from robustmetric.report.plots import COLOURS, Series, draw, new_axes, swatch, to_svg
 from robustmetric.report.scores import DASH, SCORES, describe, show
 
 LINES = 7
@@ -97,22 +98,18 @@ def chart(board: Board, name: str) -> Markup | None:
     if sum(x is not None and y is not None for *_, x, y in points) < FEWEST:
         return None
     figure, axes = new_axes(f"{board.columns[clean].title}, percent", board.columns[headline].title)
+    placed: list[tuple[tuple[float, float], str]] = []
     for place, entry, x, y in points:
         if x is None or y is None:
             continue
         style = COLOURS[1] if entry.is_own else COLOURS[-1] if entry.is_collapsed else COLOURS[0]
         marker, fill = "x" if entry.is_collapsed else "o", "none" if entry.lacking else "full"
-        axes.plot([x], [y], marker=marker, fillstyle=fill, color=style, markersize=6, linestyle="none")
-        axes.annotate(
-            DASH if place is None else str(place),
-            (x, y),
-            xytext=(5, 4),
-            textcoords="offset points",
-            fontsize=9,
-            color=INK,
-        )
+        # Whole, also where nothing is left.
+        axes.plot([x], [y], marker=marker, fillstyle=fill, color=style, markersize=6, linestyle="none", clip_on=False)
+        placed.append(((x, y), "" if place is None else str(place)))
     axes.set_ylim(bottom=0)
     axes.margins(x=0.06, y=0.12)
+    label(figure, axes, placed)
     return to_svg(figure, name, f"{board.columns[headline].title} against {board.columns[clean].title}: {board.title}")
 
 

@@ -51,6 +51,11 @@ class Check:
     note: str = ""
     """What the plot shows beside the verdict."""
 
+    @property
+    def stands_open(self) -> bool:
+        """Whether its plot is shown without being asked for: of one that failed, or came to no end."""
+        return self.verdict in ("fail", "unclear")
+
 
 @dataclass(frozen=True)
 class Checked:
@@ -62,6 +67,12 @@ class Checked:
     verdict: str
     images: int
     checks: tuple[Check, ...]
+
+    @property
+    def plots(self) -> tuple[tuple[Check, ...], tuple[Check, ...]]:
+        """The checks with a plot: those that did not pass, and the others."""
+        drawn = [check for check in self.checks if check.plot is not None]
+        return tuple(one for one in drawn if one.stands_open), tuple(one for one in drawn if not one.stands_open)
 
 
 def checked(runs: Sequence[Run]) -> list[Checked]:

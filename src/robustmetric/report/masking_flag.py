@@ -78,14 +78,19 @@ def flag(records: Iterable[Record], weights: str | None = None) -> str:
 
     It is of these weights, or of those of the newest record. The radius is told where no attack was at it.
     """
-    found = list(records)
-    radii = attacked_at(found)
-    last = masking_record(found, _newest(found) if weights is None else weights, attacked=radii)
+    last, at = _counting(records, weights)
     if last is None or last.context["verdict"] != "masked":
         return ""
-    radius = float(last.settings["radius"])
-    at = "" if _is_among(radius, radii) else f" at radius {show_radius(radius)}"
     return f"masked{at}: fails {', '.join(failed(last.context))}"
+
+
+def doubt(records: Iterable[Record]) -> str:
+    """The checks that are unclear, where the verdict is, or nothing; the radius as in `flag`."""
+    last, at = _counting(records)
+    if last is None or last.context["verdict"] != "unclear":
+        return ""
+    names = [name for name, word in last.context["checks"].items() if word == "unclear"]
+    return (", ".join(names) or "no check could be run") + at
 
 
 def faults(block: Any) -> list[str]:
@@ -129,6 +134,16 @@ def evidence(row: Mapping[str, Any]) -> str:
 def failed(block: Mapping[str, Any]) -> list[str]:
     """The checks that failed."""
     return [name for name, word in block["checks"].items() if word == "fail"]
+
+
+def _counting(records: Iterable[Record], weights: str | None = None) -> tuple[Record | None, str]:
+    """The verdict that counts on these weights (None: the newest), and words for a radius that no attack was at."""
+    found = list(records)
+    radii = attacked_at(found)
+    last = masking_record(found, _newest(found) if weights is None else weights, attacked=radii)
+    if last is None or _is_among(radius := float(last.settings["radius"]), radii):
+        return last, ""
+    return last, f" at radius {show_radius(radius)}"
 
 
 def _spent_less(one: Record, other: Record) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from robustmetric.report.masking_flag import MARK, flag
+from robustmetric.report.masking_flag import MARK, doubt, flag
 from robustmetric.report.runs import Run
 from robustmetric.report.scores import show
 from robustmetric.report.tables import Cell, Column, Summary
@@ -23,8 +23,8 @@ WORST = "worst case"
 
 def verdict(summary: Summary, runs: Sequence[Run]) -> list[str]:
     """Sentences on one protocol: the worst case; the middle radius, the largest, and what a chosen image can gain; and
-    of which runs all this may say too much."""
-    return [*_measured(summary, runs), *_masked(summary, runs)]
+    of which runs all this may say too much, or nobody knows."""
+    return [*_measured(summary, runs), *_masked(summary, runs), *_unclear(summary, runs)]
 
 
 def _measured(summary: Summary, runs: Sequence[Run]) -> list[str]:
@@ -50,6 +50,29 @@ def _masked(summary: Summary, runs: Sequence[Run]) -> list[str]:
         f"{MARK} {', '.join(found)} {are} masked: an attack was seen to be too weak (below: Is it real?), so that what "
         "is left of these numbers under a better one may be less."
     ]
+
+
+def _unclear(summary: Summary, runs: Sequence[Run]) -> list[str]:
+    """That checks of a run which is measured here came to no end, and what to trust until they do."""
+    found = {run.label: run for run in runs if summary.rows.get(run.label) and doubt(run.records)}
+    if not found:
+        return []
+    named = ", ".join(f"{label} ({doubt(run.records)})" for label, run in found.items())
+    worst = [column for column in summary.columns if column.is_worst and column.attack == WORST]
+    has_worst = all(any(column in summary.rows[label] for column in worst) for label in found)
+    strong = f"`robustmetric evaluate RUN {_strong_suite(summary, found.values())}` at the same radius"
+    return [
+        f"It is unclear whether the usual attack is too weak for {named}: what it leaves may be too high a number "
+        f"(below: Is it real?), so trust the worst case of {'this table' if has_worst else strong} instead."
+    ]
+
+
+def _strong_suite(summary: Summary, runs: Iterable[Run]) -> str:
+    """The suite with the worst case of such models, with draws averaged where one of them is randomised."""
+    if not any(column.score == "accuracy" for column in summary.columns):
+        return "auto_rank"
+    draws = any(record.settings.get("randomised") for run in runs for record in run.records)
+    return "autoattack_rand" if draws else "autoattack"
 
 
 def advice(runs: Sequence[Run]) -> list[str]:
