@@ -48,7 +48,6 @@ from robustmetric.defences.hardness import HardnessManipulation
 from robustmetric.defences.madry import Madry
 from robustmetric.defences.plain import Plain
 from robustmetric.defences.structure import Structure
-from robustmetric.jobs.hurry import multiplies_bfloat16
 from robustmetric.jobs.train import Step
 from robustmetric.jobs.workers import Hardware, describe, full_precision, quiet
 from robustmetric.losses.mining import SemiHard
@@ -186,11 +185,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     made.add_argument("--tf32", action="store_true", help="time the plain way with TF32 too")
     options = made.parse_args(argv)
     on_gpu = torch.device(options.device).type == "cuda"
-    # Compilation does not pay on a CPU, nor does half precision on one without instructions for it.
+    # Compilation does not pay on a CPU; whether half precision does depends on the CPU.
     options.views = options.views or (["exact", "fast", "compiled"] if on_gpu else ["exact", "fast"])
-    options.precisions = options.precisions or (
-        ["32-true", "bf16-mixed"] if on_gpu or multiplies_bfloat16() else ["32-true"]
-    )
+    options.precisions = options.precisions or (["32-true", "bf16-mixed"] if on_gpu else ["32-true"])
     return options
 
 
