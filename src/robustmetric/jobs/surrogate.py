@@ -63,20 +63,22 @@ def find_surrogate(trial: Trial, arena: Arena) -> Surrogate | None:
     """What a transferred attack climbs on; None for every other attack."""
     if not isinstance(trial.attack, Transfer):
         return None
+    name = _shown(trial.attack.surrogate)
     model = _load(trial.attack.surrogate).to(arena.workers.device)
-    if isinstance(trial.engine, PGD | APGD | FAB):
-        _check_gradient(model, arena, _shown(trial.attack.surrogate))
     if isinstance(arena.model, Classifies):
         if not isinstance(model, Classifies) or model.classes != arena.model.classes:
             raise InputError(
-                f"the surrogate {_shown(trial.attack.surrogate)!r} is no classifier of the target's "
-                f"{arena.model.classes} classes; expected a run that was trained on the same data, or a module with "
-                f"classes = {arena.model.classes}"
+                f"the surrogate {name!r} is no classifier of the target's {arena.model.classes} classes; expected a "
+                f"run that was trained on the same data, or a module with classes = {arena.model.classes}"
             )
-        _check_answers(model, arena, _shown(trial.attack.surrogate))
-        return Surrogate(model, arena.gallery)
-    items = embed(model, arena.items, arena.view, arena.workers, arena.batch_size, seen=arena.seen)
-    return Surrogate(model, Gallery(items, arena.gallery.labels))
+        _check_answers(model, arena, name)
+        found = Surrogate(model, arena.gallery)
+    else:
+        items = embed(model, arena.items, arena.view, arena.workers, arena.batch_size, seen=arena.seen)
+        found = Surrogate(model, Gallery(items, arena.gallery.labels))
+    if isinstance(trial.engine, PGD | APGD | FAB):
+        _check_gradient(model, arena, name)
+    return found
 
 
 def _check_gradient(model: nn.Module, arena: Arena, name: str) -> None:
