@@ -218,14 +218,17 @@ def test_an_autocast_around_the_call_changes_nothing(tiny: nn.Module, without_on
         assert torch.equal(view(images()), expected)
 
 
-def test_an_attack_of_a_training_in_bfloat16_on_a_cpu_is_in_bfloat16(tiny: nn.Module) -> None:
-    seen = []
-    tiny.trunk[2].register_forward_hook(lambda _module, args, _output: seen.append(args[0].dtype))
-    with torch.autocast("cpu", dtype=torch.bfloat16), frozen(tiny, "fast") as embed:
+@pytest.mark.parametrize(("groups", "expected"), [(1, torch.bfloat16), (6, torch.float32)])
+def test_an_attack_of_a_training_in_bfloat16_on_a_cpu_is_in_it_too_but_of_depthwise_layers(
+    groups: int, expected: torch.dtype
+) -> None:
+    model, seen = small(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.Conv2d(6, 6, 3, groups=groups)), []
+    model[2].register_forward_hook(lambda _module, args, _output: seen.append(args[0].dtype))
+    with torch.autocast("cpu", dtype=torch.bfloat16), frozen(model, "fast") as embed:
         assert embed(images()).dtype == torch.float32
-    with frozen(tiny, "fast") as embed:
-        torch.testing.assert_close(embed(images()), reference(tiny, images()), atol=1e-5, rtol=0)
-    assert seen == [torch.bfloat16, torch.float32, torch.float32]
+    with frozen(model, "fast") as embed:
+        torch.testing.assert_close(embed(images()), reference(model, images()), atol=1e-5, rtol=1e-5)
+    assert seen == [expected, torch.float32, torch.float32]
 
 
 def test_the_network_runs_channels_last(tiny: nn.Module) -> None:

@@ -197,7 +197,8 @@ def fast_view(
 
     On a CPU that is training in another precision, `dtype` None is that precision.
     """
-    if dtype is None and torch.is_autocast_enabled("cpu"):
+    # Measured: through depthwise convolutions a CPU is faster in fp32.
+    if dtype is None and torch.is_autocast_enabled("cpu") and not _is_depthwise(model):
         dtype = torch.get_autocast_dtype("cpu")
     views = _views.setdefault(model, {})
     options = (fold, dtype, channels_last, compiled, kernels)
@@ -213,8 +214,8 @@ def fast_view(
 def folded_view(model: nn.Module, *, channels_last: bool = False) -> FastView | None:
     """The model in fp32 with batch norm folded away; None where there is none that can be."""
     if model not in _unfoldable:
-        # Measured: without depthwise convolutions (MobileNets have them) fp32 prefers the usual memory format.
-        depthwise = any(isinstance(layer, nn.Conv2d) and layer.groups > 1 for layer in model.modules())
+        # Measured: without depthwise convolutions fp32 prefers the usual memory format.
+        depthwise = _is_depthwise(model)
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # the model itself will do
@@ -227,6 +228,11 @@ def folded_view(model: nn.Module, *, channels_last: bool = False) -> FastView | 
             pass
         _unfoldable.add(model)
     return None
+
+
+def _is_depthwise(model: nn.Module) -> bool:
+    """Whether it has depthwise convolutions, as MobileNets do."""
+    return any(isinstance(layer, nn.Conv2d) and layer.groups > 1 for layer in model.modules())
 
 
 def _compile(shadow: nn.Module) -> Callable[[Tensor], Tensor]:
