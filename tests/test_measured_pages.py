@@ -143,3 +143,19 @@ def test_every_exhibit_of_the_half_on_digits() -> None:
     assert f"commit {found['context']['commit'][:7]}" in words
     (again,) = [row for row in found["exhibits"] if row["name"] == "madry, retrieval"]
     assert f"loses {again['PGD-20'] - again['adaptive']:.1f} to the truth" in words
+
+
+def test_what_bfloat16_gains_on_a_cpu() -> None:
+    page = (ROOT / "docs" / "performance.md").read_text()
+    text = page.partition("\n### On a CPU\n")[2].partition("\n## ")[0]
+    lines = [line for line in text.splitlines() if line[:1] == "|"][2:]
+    shown = [[cell.strip() for cell in line.strip("|").split("|")][1:] for line in lines]
+    expected = []
+    for architecture in ("resnet18", "mobilenet_v2"):
+        rows = result(f"train_step-{architecture}-cpu")["rows"]
+        for side in ("plain way", "32-true fast", "bf16-mixed fast"):
+            figures = [rows[row][side] for row in ("hm_ics", "madry")]
+            ratios = ["1" if side == "plain way" else f"{figure['ratio']:.1f}" for figure in figures]
+            times = [f"{figure['milliseconds']:,.0f}" for figure in figures]
+            expected.append([times[0], ratios[0], times[1], ratios[1]])
+    assert shown == expected

@@ -269,3 +269,19 @@ def test_what_the_words_say_of_the_short_rows() -> None:
     own = one["classification"]["accuracy"]["Clean-start FGSM"]
     assert f"its own attack leaves {own:.1f} of {one['clean']['accuracy']:.1f}" in words
     assert "12 epochs, 2,508 steps" in words and 12 * -(-50_000 // 240) == 2508
+
+
+def test_transfer_from_a_sibling_of_a_smaller_network() -> None:
+    text = section("Transfer from a sibling: digits, three seeds").partition("\n### One pair on CIFAR-10, WRN-16-2\n")[
+        2
+    ]
+    found = json.loads((ROOT / "benchmarks" / "results" / "sibling-cifar10-cpu.json").read_text())
+    _, _, sibling, white, published = cells(text)
+    moved = [f"{found['transfer'][attack]:.1f}" for attack in TRANSFERRED]
+    assert sibling == ["found on the sibling", f"{found['clean']:.1f}", *moved]
+    own = found["white-box"]["PGD-100"]
+    assert white[1:] == [f"{found['clean']:.1f}", "-", f"{own:.1f}", "-", "-"]
+    assert published[2:] == ["81.6", "81.0", "80.3", "79.8"]
+    lost = found["clean"] - found["transfer"]["PGD-100"], found["clean"] - own
+    assert f"({lost[0]:.1f} of {lost[1]:.1f} points)" in text and 0.7 < lost[0] / lost[1] < 0.8
+    assert found["context"]["commit"].startswith("57284dc") and "commit 57284dc" in text
