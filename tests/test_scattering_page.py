@@ -282,6 +282,7 @@ def test_transfer_from_a_sibling_of_a_smaller_network() -> None:
     own = found["white-box"]["PGD-100"]
     assert white[1:] == [f"{found['clean']:.1f}", "-", f"{own:.1f}", "-", "-"]
     assert published[2:] == ["81.6", "81.0", "80.3", "79.8"]
+    assert f"APGD-CE and APGD-T alone were run, which leave {found['white-box']['then APGD-T']:.1f}" in text
     lost = found["clean"] - found["transfer"]["PGD-100"], found["clean"] - own
     assert f"({lost[0]:.1f} of {lost[1]:.1f} points)" in text and 0.7 < lost[0] / lost[1] < 0.8
     assert found["context"]["commit"].startswith("57284dc") and "commit 57284dc" in text
