@@ -1,11 +1,13 @@
 """What a suite that no row of the ledger has met leaves of the rows whose weights lie in the zoo.
 
     python benchmarks/copies.py results/cub/ID.json [...] [--suite auto_rank] [--queries 500] [--runs runs]
+    python benchmarks/copies.py results/cub/ID.json --suite masking --surrogate results/cub/OTHER.json
 
 Each copy is unpacked to a run folder, unless that is there, and attacked; what is finished is not run again. The ledger
 takes no numbers of a copy in half precision: they go to `copies-SUITE-DEVICE.json`, by row. Of a suite of attacks that
 is what each leaves in its turn, `of` so many queries that it had to attack, and the worst case; of `masking` the
-verdict and what its checks say. Exit code 1 where no query of any row was answered rightly before the attacks.
+verdict and what its checks say; `--surrogate` is another row, whose copy transfer climbs on. Exit code 1 where no query
+of any row was answered rightly before the attacks.
 """
 
 import argparse
@@ -26,10 +28,18 @@ from robustmetric.records import Record
 from robustmetric.report.turns import STANDING
 
 
-def attacked(run: Path, suite: str, queries: int, batch: int, device: str) -> list[Record]:
+def copied(row: Path, runs: Path) -> Path:
+    """The run folder of a row's copy, unpacked unless it is there."""
+    run = runs / row.stem
+    if not RunFolder(run).weights.is_file():
+        unpack(row, run)
+    return run
+
+
+def attacked(run: Path, suite: str, queries: int, batch: int, device: str, surrogate: Path | None) -> list[Record]:
     """The records of a suite on so many queries of a run folder."""
-    hardware = Hardware(accelerator=device)
-    found = evaluate(str(run), suite, queries=queries, batch_size=batch, hardware=hardware)
+    hardware, source = Hardware(accelerator=device), None if surrogate is None else str(surrogate)
+    found = evaluate(str(run), suite, queries=queries, batch_size=batch, surrogate=source, hardware=hardware)
     return of_queries(found, Path(suite).stem, queries)
 
 
@@ -39,7 +49,7 @@ def figures(found: Sequence[Record]) -> dict[str, Any]:
     row: dict[str, Any] = {"commit": found[-1].context["commit"]}
     for one in by_kind["clean"]:  # the checks of masking begin with none
         row["clean"] = shown(one)
-    last = next((one for one in by_kind["masking"] if "checks" in one.context), None)
+    last = next((one for one in reversed(by_kind["masking"]) if "checks" in one.context), None)
     # A verdict's seconds are those of its checks.
     row["seconds"] = round(sum(one.seconds for one in found if one.kind in ("clean", "attack") or one is last))
     for one in by_kind["attack"]:
@@ -62,6 +72,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="+", type=Path)
     parser.add_argument("--suite", default="auto_rank")
+    parser.add_argument("--surrogate", type=Path, help="a row whose copy is another model to climb on")
     parser.add_argument("--queries", type=int, default=500)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--device", default="cpu")
@@ -72,14 +83,13 @@ def main(words: Sequence[str] | None = None) -> int:
     torch.set_num_threads(options.threads)
     rows: dict[str, Any] = {}
     names = [path.stem for path in options.rows]
+    surrogate = options.surrogate and copied(options.surrogate, options.runs)
     for path in options.rows:
-        run = options.runs / path.stem
-        if not RunFolder(run).weights.is_file():
-            unpack(path, run)
-        found = attacked(run, options.suite, options.queries, options.batch, options.device)
+        run = copied(path, options.runs)
+        found = attacked(run, options.suite, options.queries, options.batch, options.device, surrogate)
         rows[path.stem] = figures(found)
         print(f"{path.stem}: {rows[path.stem]}", flush=True)
-        given = argparse.Namespace(**{**vars(options), "rows": names})
+        given = argparse.Namespace(**{**vars(options), "rows": names, "surrogate": surrogate and surrogate.name})
         save(f"copies-{Path(options.suite).stem}", given, {"rows": rows})
     return 0 if any(row.get("clean", {"R@1": 1})["R@1"] > 0 for row in rows.values()) else 1
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
@@ -527,17 +528,28 @@ def test_copies_are_examined_for_masking_and_asked_no_more_than_there_is(
     script: Script, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copies = script("copies")
-    monkeypatch.setattr(copies, "unpack", lambda row, out: shutil.copytree(trained, out))
+
+    def unpack(row: Path, out: Path) -> None:
+        shutil.copytree(trained, out)
+        if row.stem == "other":  # a model is refused as its own surrogate
+            weights = out / "model.safetensors"
+            save_file({name: one + 0.01 for name, one in load_file(weights).items()}, weights)
+
+    monkeypatch.setattr(copies, "unpack", unpack)
     quick = tmp_path / "quick.yaml"
     quick.write_text(
         "engine: {name: pgd, ball: {name: ball, radius: 0.15}, steps: 2, step_size: 0.08}\n"
-        "attacks: {masking: {attack: {name: masking, images: 12, restarts: 2, starts: 2, start_steps: 2, "
-        "counts: [1, 4], sizes: [0.5, 1.0], apgd_steps: 2, queries: 5}}}\n"
+        "attacks: {masking: {attack: {name: masking, surrogates: $surrogates, images: 12, restarts: 2, starts: 2, "
+        "start_steps: 2, counts: [1, 4], sizes: [0.5, 1.0], apgd_steps: 2, queries: 5}}}\n"
     )
     words = ["results/x/row.json", "--queries", "99999", "--runs", str(tmp_path / "runs"), "--results", str(tmp_path)]
-    assert copies.main([*words, "--suite", str(quick)]) == 0
-    row = results(tmp_path, "copies-quick")["rows"]["row"]
-    assert row.keys() == {"commit", "seconds", "masking"} and len(row["masking"]["checks"]) == 13
+    for options, surrogate in (([], None), (["--surrogate", "results/x/other.json"], "other")):
+        assert copies.main([*words, "--suite", str(quick), *options]) == 0
+        found = results(tmp_path, "copies-quick")
+        row = found["rows"]["row"]
+        assert found["settings"]["surrogate"] == surrogate and list(found["rows"]) == ["row"]
+        assert row.keys() == {"commit", "seconds", "masking"} and len(row["masking"]["checks"]) == 13
+        assert (row["masking"]["checks"]["black_box"] == "not run") is (surrogate is None)
 
 
 def test_the_seconds_of_a_verdict_are_those_of_its_checks(script: Script) -> None:
