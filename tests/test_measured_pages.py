@@ -14,11 +14,12 @@ def result(name: str) -> dict[str, Any]:
     return found
 
 
-def table(page: str, section: str) -> list[list[str]]:
-    """The rows of a section's table, without its head."""
+def table(page: str, section: str, place: int = 0) -> list[list[str]]:
+    """The rows of a section's first table, or of a later one, without its head."""
     text = (ROOT / "docs" / page).read_text().partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    lines = [line for line in text.splitlines() if line[:1] == "|"]
-    assert len(lines) > 2, f"{section} of {page} has no table"
+    found = [block for block in text.split("\n\n") if block.lstrip("\n")[:1] == "|"]
+    assert len(found) > place, f"{section} of {page} has {len(found)} tables"
+    lines = found[place].strip().splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
 
 
@@ -42,6 +43,15 @@ def test_what_square_takes_by_each_objective() -> None:
     assert shown["QA+, QA-"] == each("QA+", "QA-", key="beyond twice")
     assert shown["CA+, CA-"] == each("CA+", "CA-", key="beyond twice")
     assert shown["the margin, drawn a third time"] == each("margin", key="beyond twice")
+    half = [[one["with margin"] for name, one in run["objectives"].items() if name != "margin"] for run in runs]
+    again = [sorted({run["margin, twice"], run["objectives"]["margin"]["with margin"]}) for run in runs]
+    assert table("masking.md", "What Square and RayS climb in `auto_rank`", 1) == [
+        ["half to another objective", *(" to ".join(f"{one:.1f}" for one in sorted({min(o), max(o)})) for o in half)],
+        [
+            "all to the margin, in two searches",
+            *(" or ".join(f"{one:.1f}" for one in o) + (" (two draws)" if len(o) > 1 else "") for o in again),
+        ],
+    ]
 
 
 def test_how_much_faster_attacks_search_in_fewer_bits() -> None:
@@ -76,14 +86,50 @@ def test_whom_the_detector_judges_rightly(part: int, effort: str) -> None:
         for truth in ("honest", "masked"):
             counts = [table[truth][said] for said in ("honest", "unclear", "masked")]
             assert [f"{truth}, {GROUPS[name]}", *map(str, [*counts, sum(counts)])] in shown
-    fresh, again = tables.values()
-    assert f"{fresh['right']} of {fresh['of']} and {again['right']} of {again['of']} right" in words
-    honest, masked = (sum(sum(table[truth].values()) for table in (fresh, again)) for truth in ("honest", "masked"))
-    assert fresh["honest"]["masked"] + again["honest"]["masked"] == 0
-    assert f"no honest model of {honest} flagged" in words
-    assert f"{fresh['masked']['masked'] + again['masked']['masked']} of {masked} masked ones found" in words
-    strictly = [table["honest"]["honest"] + table["masked"]["masked"] for table in tables.values()]
-    assert (", **{} of 25 and {} of 25** are" if effort else "(strictly {} and {})").format(*strictly) in words
+    for name, table in tables.items():
+        assert [GROUPS[name], f"{table['right']} of {table['of']}", f"{table['strictly']} of {table['of']}"] in shown
+    honest, masked = (
+        {said: sum(table[truth][said] for table in tables.values()) for said in ("honest", "unclear", "masked")}
+        for truth in ("honest", "masked")
+    )
+    assert honest["masked"] == 0
+    found, of, others = masked["masked"], sum(masked.values()), sum(honest.values())
+    if effort:
+        assert f"found {found} of the {of} masked models and flagged none of the {others} honest ones.**" in words
+        assert f"{honest['unclear']} of the {others} honest models get it" in words
+    else:
+        assert f"{found} of {of} masked models found, none of {others} honest ones flagged.**" in words
+
+
+def test_the_three_runs_of_the_detector_side_by_side() -> None:
+    shown = table("masking.md", "The detector's own test")
+    runs = (
+        ("detector_fresh_suite-cpu", "detector_again_suite-cpu"),
+        ("detector_fresh-cpu", "detector_again-cpu"),
+        ("detector-cpu",),
+    )
+    for (_, _, *cells), names in zip(shown, runs, strict=True):
+        tables = [one for name in names for one in result(name)["confusion"].values()]
+        honest, masked = (
+            {said: sum(one[truth][said] for one in tables) for said in ("honest", "unclear", "masked")}
+            for truth in ("honest", "masked")
+        )
+        of, others, every = sum(masked.values()), sum(honest.values()), sum(one["of"] for one in tables)
+        assert cells == [
+            f"{masked['masked']} of {of}",
+            f"{honest['masked']} of {others}",
+            f"{honest['unclear']} of {others}",
+            f"{sum(one['right'] for one in tables)} of {every}",
+            f"{honest['honest'] + masked['masked']} of {every}",
+        ]
+        lower = sum(one["strictly"] for one in tables)
+        assert honest["honest"] + masked["masked"] == lower
+    words = " ".join((ROOT / "docs" / "masking.md").read_text().partition("\n## The detector's own test\n")[2].split())
+    first = [cell.partition(" of ")[0] for cell in shown[0][2:5]]
+    assert first[1] == "0" and (
+        f"found {first[0]} of the 25 masked ones and flagged none of the 25 honest ones.** It called {first[2]} of"
+        in words
+    )
 
 
 def test_every_exhibit_of_the_detector_at_the_effort_of_the_suite() -> None:
@@ -111,6 +157,7 @@ def test_every_exhibit_of_the_detector_at_the_effort_of_the_suite() -> None:
     scaled = "madry, logits / 1000"
     assert max((gap, name) for (truth, _, name), gap in gaps.items() if truth == "honest") == (9.2, scaled)
     assert gaps["masked", 1, scaled] == 9.3 and "9.3 to those of `worst_case`" in words
+    assert "the same kind on Fashion-MNIST: 9.2 points in `worst_case`" in words
 
 
 def test_whom_a_search_below_pgd_would_flag() -> None:
@@ -134,12 +181,21 @@ def test_every_exhibit_of_the_half_on_digits() -> None:
         ]
         for row in found["exhibits"]
     ]  # fmt: skip
-    assert table("masking.md", "The two halves on digits")[: len(shown)] == shown
+    assert table("masking.md", "The two halves on digits") == shown
     text = (ROOT / "docs" / "masking.md").read_text().partition("\n## The two halves on digits\n")[2]
     counts, words = found["confusion"]["test"], " ".join(text.split())
     honest, masked = (sum(counts[truth].values()) for truth in ("honest", "masked"))
-    assert f"**{counts['right']} of {counts['of']} right (strictly {counts['strictly']}), none of the {honest}" in words
+    right = f"**{counts['right']} of the {counts['of']} models of the half `test` are judged right"
+    assert f"{right} ({counts['strictly']} strictly): none of the {honest} honest models flagged" in words
     assert counts["honest"]["masked"] == 0 and f"{counts['masked']['masked']} of the {masked} masked ones" in words
+    gaps = {
+        row["name"]: (row["PGD-20"] - row["adaptive"], row["checks"]["worst_case"]["gap"], row["truth"])
+        for row in found["exhibits"]
+    }
+    nearest = sorted((name for name, (*_, fact) in gaps.items() if fact == "honest"), key=lambda name: -gaps[name][0])
+    assert table("masking.md", "The two halves on digits", 1) == [
+        [name, *(f"{points:.1f}" for points in gaps[name][:2])] for name in nearest[:2]
+    ]
     assert f"commit {found['context']['commit'][:7]}" in words
     (again,) = [row for row in found["exhibits"] if row["name"] == "madry, retrieval"]
     assert f"loses {again['PGD-20'] - again['adaptive']:.1f} to the truth" in words
