@@ -1,6 +1,7 @@
 """Tables of docs/masking.md and docs/performance.md are the committed results of benchmarks, figure by figure."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -215,3 +216,68 @@ def test_what_bfloat16_gains_on_a_cpu() -> None:
             times = [f"{figure['milliseconds']:,.0f}" for figure in figures]
             expected.append([times[0], ratios[0], times[1], ratios[1]])
     assert shown == expected
+
+
+def test_how_time_grows() -> None:
+    rows = result("scaling-resnet18-cuda")["rows"]
+
+    def shown(kind: str, key: str) -> list[float]:
+        return [one[key] for one in rows[kind].values()]
+
+    ratios = [one["ratio"] for kind in ("batch", "steps", "members") for one in rows[kind].values() if one["ratio"]]
+    page = " ".join((ROOT / "docs" / "performance.md").read_text().split())
+    assert f"ours is {min(ratios):.1f} to {max(ratios):.1f} times as fast" in page
+    for place, kind in enumerate(("batch", "steps", "members")):
+        times, faster = table("performance.md", "Growth", place)
+        wanted = zip(times[1:], shown(kind, "milliseconds"), strict=True)
+        assert all(cell == f"{one:.{len(cell.partition('.')[2])}f}" for cell, one in wanted)
+        assert faster[1:] == [f"{one:.1f}" if one else "-" for one in shown(kind, "ratio")]
+    found = table("performance.md", "Growth", 3)
+    for (times, held), kind in zip((found[:2], found[2:]), ("gallery", "nearest"), strict=True):
+        wanted = zip(times[1:], shown(kind, "milliseconds"), strict=True)
+        assert all(cell == f"{one:.{len(cell.partition('.')[2])}f}" for cell, one in wanted)
+        assert held[1:] == [f"{one:,.0f}" for one in shown(kind, "mebibytes")]
+
+
+def test_members_in_a_loop_on_streams_or_stacked() -> None:
+    networks = result("ensembles-cuda")["networks"]
+    rows = table("performance.md", "Ensembles")
+    for row, name in zip(rows, ("mobilenet_v2", "resnet18", "convnet"), strict=True):
+        five = [networks[name][what]["ratio_to_loop"]["5"] for what in ("attack", "train")]
+        wanted = [one.get(way) for one in five for way in ("streams", "stacked")]
+        assert [cell == "-" for cell in row[1:]] == [one is None for one in wanted]
+        told = [(cell, one) for cell, one in zip(row[1:], wanted, strict=True) if one is not None]
+        assert all(cell == f"{one:.{len(cell.partition('.')[2])}f}" for cell, one in told)
+
+
+def test_miners_against_a_loop() -> None:
+    found = result("miners-cpu")
+    names = {
+        "random, which needs no distances": "random",
+        "distance-weighted": "distance_weighted",
+        "soft-hard": "soft_hard",
+        "semi-hard": "semi_hard",
+        "hardest": "hardest",
+    }
+    medians = found["median_loop_over_ours"]
+    *rows, last = table("performance.md", "Miners")
+    for row, (shown, name) in zip(rows, names.items(), strict=True):
+        cells = [float(cell) for cell in row[1:]]
+        assert row[0] == shown and cells == pytest.approx([found["loop_over_ours"][name], medians[name]], abs=0.0501)
+    mean = math.prod(medians.values()) ** (1 / len(medians))
+    assert last == ["geometric mean", f"{found['geometric_mean']:.1f}", f"{mean:.1f}"]
+
+
+def test_autoattack_beside_its_authors() -> None:
+    models = result("autoattack-cpu")["models"]
+    for name, *cells in table("performance.md", "AutoAttack"):
+        one = models[name]["attacks"]["AutoAttack"]
+        ratio = float(cells.pop())
+        assert ratio == pytest.approx(one["ratio"], abs=0.0051)
+        assert cells[:2] == [f"{one['ours']:.2f}", f"{one['theirs']:.2f}"]
+        assert float(cells[2].rstrip(" %")) == one["agreement"]
+    square = [models[name]["attacks"]["Square"] for name in ("plain", "madry", "scattering")]
+    ours, theirs, ratios = table("performance.md", "AutoAttack", 2)
+    assert ours[1:] == [f"{one['ours']:.1f}" for one in square]
+    assert theirs[1:] == [f"{one['theirs']:.1f}" for one in square]
+    assert ratios[1:] == [f"{one['ratio']:.2f}" for one in square]
