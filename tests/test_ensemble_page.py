@@ -272,7 +272,7 @@ def test_what_the_page_says_of_the_radius_that_grows() -> None:
     assert f"{clean:.1f} clean for {before:.1f}, {both:.1f} under PGD-10 for {fixed:.1f}" in PAGE
     assert f"{queries:.1f} with queries moved for {alone:.1f}" in PAGE
     gains = [clean - before, both - fixed, queries - alone]
-    assert f"AT gains {min(gains):.0f} to {max(gains):.0f} points in each column" in MEASURED
+    assert f"AT gains {min(gains):.0f} to {max(gains):.0f} points in each column" in " ".join(MEASURED.split())
     ends = [adversarial(read("cars", title))[-1] for title in (GROWING["AT"], "at-r8")]
     assert "Its loss ends at {:.1f}, at {:.1f} with one radius".format(*ends) in PAGE
     assert f"is of commit {row('AT')['commit'][:7]}, through the compiler" in PAGE
@@ -297,7 +297,20 @@ def test_what_the_page_says_of_three_models_and_of_what_is_left() -> None:
     assert {f"{by_side(part)[1]:.1f}" for part in left[:2]} == {"2.0"} and "2.0 each with queries alone" in PAGE
     assert max(by_side(part)[1] for part in (left[2], mixed["adaptive_short"], diverse["adaptive_short"])) < 0.25
     (both, queries, _), (moved, alone, _) = (by_side(interpolated[part]) for part in ("adaptive_short", "pgd10"))
-    assert f"leaves 2.0 of the last two rows, {queries:.1f} of IAT and at most 0.2 of none, Mix-Up and ADP" in MEASURED
+    left_there = table(MEASURED, "| | seed | clean | queries alone moved |")
+    assert left_there == {
+        name: [str(seed), *(f"{value:.1f}" for value in (block["clean"]["R@1"], by_side(block["adaptive_short"])[1]))]
+        for name, block, seed in (
+            ("none", none, 1),
+            ("Mix-Up", mixed, 1),
+            ("IAT", interpolated, 1),
+            ("ADP", diverse, 1),
+            ("AT, a radius that grows", at, 0),
+            ("EAT, attacked images alone, a radius that grows", eat, 0),
+        )
+    }
+    assert "of 44.2 on 240 images, with all of them moved together" in " ".join(MEASURED.split())
+    assert by_side(row("EAT")["clustering"]["adaptive_short"])[1] < 0.05
     assert f"{alone:.1f} with queries moved become {queries:.1f}, and {moved:.1f} with both sides {both:.1f}" in PAGE
     before, after = (diverse[part]["R@1"] for part in ("pgd10", "adaptive_short"))
     assert f"ADP's {before:.1f} with both sides moved" in PAGE and f"become {after:.1f}. TRADES" in PAGE
