@@ -6,8 +6,8 @@
 Each copy is unpacked to a run folder, unless that is there, and attacked; what is finished is not run again. The ledger
 takes no numbers of a copy in half precision: they go to `copies-SUITE-DEVICE.json`, by row. Of a suite of attacks that
 is what each leaves in its turn, `of` so many queries that it had to attack, and the worst case; of `masking` the
-verdict and what its checks say; `--surrogate` is another row, whose copy transfer climbs on. Exit code 1 where no query
-of any row was answered rightly before the attacks.
+verdict, what its checks say and what they found; `--surrogate` is another row, whose copy transfer climbs on. Exit code
+1 where no query of any row was answered rightly before the attacks.
 """
 
 import argparse
@@ -60,6 +60,12 @@ def figures(found: Sequence[Record]) -> dict[str, Any]:
             row[one.name] = shown(one) | {"lost_first_to": one.context["lost_first_to"]}
     if last is not None:
         row["masking"] = {key: last.context[key] for key in ("verdict", "checks", "said")}
+        # Another model is told by its folder, whose path says nothing elsewhere.
+        row["masking"]["numbers"] = {
+            one.name: {Path(name).name: round(value, 4) for name, value in one.scores.items()}
+            for one in by_kind["masking"]
+            if one is not last
+        }
     return row
 
 

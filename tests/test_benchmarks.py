@@ -550,6 +550,10 @@ def test_copies_are_examined_for_masking_and_asked_no_more_than_there_is(
         assert found["settings"]["surrogate"] == surrogate and list(found["rows"]) == ["row"]
         assert row.keys() == {"commit", "seconds", "masking"} and len(row["masking"]["checks"]) == 13
         assert (row["masking"]["checks"]["black_box"] == "not run") is (surrogate is None)
+        numbers = row["masking"]["numbers"]
+        asked = {name for name, word in row["masking"]["checks"].items() if word != "not run"}
+        assert numbers.keys() >= asked and 0 <= numbers["restarts"]["lowest"] <= 100
+        assert ("other" in numbers.get("black_box", ())) is (surrogate is not None)
 
 
 def test_the_seconds_of_a_verdict_are_those_of_its_checks(script: Script) -> None:

@@ -281,3 +281,30 @@ def test_autoattack_beside_its_authors() -> None:
     assert ours[1:] == [f"{one['ours']:.1f}" for one in square]
     assert theirs[1:] == [f"{one['theirs']:.1f}" for one in square]
     assert ratios[1:] == [f"{one['ratio']:.2f}" for one in square]
+
+
+def test_masking_of_two_encoders_of_photographs() -> None:
+    found = result("copies-masking-cuda")
+    text = (ROOT / "docs" / "masking.md").read_text().partition("\n### Two encoders of photographs, CUB-200-2011\n")[2]
+    text = text.partition("\n### ")[0]
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    shown = {first: rest for first, *rest in lines[2:]}
+    rows = [found["rows"][f"cub-mobilenet_v2-{name}-eta8-full_3e-5-seed0"] for name in ("hm_lga_ics", "act")]
+    numbers, source = [row["masking"]["numbers"] for row in rows], found["settings"]["surrogate"]
+
+    def each(check: str, *names: str) -> list[str]:
+        return ["; ".join(f"{one[check][name]:.0f}" for name in names) for one in numbers]
+
+    assert shown["PGD-20 on ES"] == each("loss_against_margin", "ES")
+    assert shown["PGD-20 on the margin of neighbours, the usual attack"] == each("restarts", "worst case per image")
+    searched = zip(each("gradient_free", "Square"), each("hard_label", "RayS"), strict=True)
+    assert shown["Square; RayS"] == [f"{square}; {rays}" for square, rays in searched]
+    assert shown["transfer from a plain encoder"] == each("black_box", source)
+    assert shown["all attacks together, each query's worst"] == each("worst_case", "and RayS")
+    assert shown["**verdict**"] == [row["masking"]["verdict"] for row in rows] == ["honest", "unclear"]
+    by_chance = [f"{one['binarisation']['found by chance']:.0f}" for one in numbers]
+    assert "find {1} of its 100 planted examples ({0} of HM's)".format(*by_chance) in text
+    words = [row["masking"]["checks"] for row in rows]
+    assert [sum(word == "pass" for word in one.values()) for one in words] == [13, 12]
+    assert words[1]["binarisation"] == "unclear"
+    assert {row["commit"][:7] for row in rows} == {"372d15a"} and found["settings"]["queries"] == 100

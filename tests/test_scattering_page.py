@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from scattering_rows import SMOOTHED as PUBLISHED
+
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "papers" / "feature_scattering.md").read_text()
 TOO_SHORT = "Measured: CIFAR-10, ResNet-18, rate 0.1 for batches of 240: too short"
@@ -21,10 +23,10 @@ ROWS = {
     "FS, uniform matching": "scattering_uniform_smoothing0_5-eta1-batch240-group60",
     "random-targeted": "random_target-eta7-batch240",
 }  # fmt: skip
-LONG = "FS, smoothing 0.5, 200 epochs"
+LONG, LONG_MADRY = "FS, smoothing 0.5, 200 epochs", "Madry, 200 epochs"
 MEASURED = (
     "plain", "Madry", "random-targeted", "FS, no smoothing", "FS, identity matching", "FS, uniform matching",
-    "FS, smoothing 0.5", LONG,
+    "FS, smoothing 0.5", LONG_MADRY, LONG,
 )  # fmt: skip
 """At rate 0.4, in the order of the table."""
 TABLES = [*((TOO_SHORT, "scaled", name) for name in ROWS), *((TRAINED, "scaled_0.4", name) for name in MEASURED)]
@@ -40,10 +42,15 @@ def section(name: str) -> str:
     return PAGE.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
 
 
+def part(name: str) -> str:
+    """Of the section on the rows that count."""
+    return section(TRAINED).partition(f"\n### {name}\n")[2].partition("\n### ")[0]
+
+
 def place_of(name: str, protocol: str, seed: int = 0) -> Path:
     """The file of a row; 200 epochs at rate 0.4 are a protocol of their own."""
-    if name == LONG:
-        name, protocol = "FS, smoothing 0.5", "long_0.4"
+    if name in (LONG, LONG_MADRY):
+        name, protocol = name.removesuffix(", 200 epochs"), "long_0.4"
     return ROOT / "results" / "cifar10" / f"cifar10-resnet18-{ROWS[name]}-{protocol}-seed{seed}.json"
 
 
@@ -57,9 +64,7 @@ def cells(text: str) -> list[list[str]]:
 
 @pytest.mark.parametrize(("place", "protocol", "name"), TABLES)
 def test_white_box(place: str, protocol: str, name: str) -> None:
-    head, _, *lines = cells(
-        section(place).partition("\nThe rebuttal counts otherwise")[0].partition("Transfer from")[0]
-    )
+    head, _, *lines = cells(section(place).partition("\nHow this was measured")[0].partition("Transfer from")[0])
     expected = [other for where, _, other in TABLES if where == place]
     assert [first for first, *_ in lines] == expected and head[1:-1] == ["clean", *COLUMNS]
     (shown,) = [rest for first, *rest in lines if first == name]
@@ -72,9 +77,7 @@ def test_white_box(place: str, protocol: str, name: str) -> None:
 
 
 def test_as_the_rebuttal_counts() -> None:
-    head, _, *lines = cells(
-        section(TRAINED).partition("\nThe rebuttal counts otherwise")[2].partition("\nSeed 1 of")[0]
-    )
+    head, _, *lines = cells(part("As the rebuttal counts"))
     assert head[1:] == list(TRANSFERRED) and [first for first, *_ in lines] == [n for n in MEASURED if n != "plain"]
     for first, *shown in lines:
         found = row(first, "scaled_0.4")["classification"]
@@ -91,7 +94,7 @@ def test_transfer_to_the_short_rows() -> None:
 
 
 def test_transfer_to_the_trained_rows() -> None:
-    head, _, *lines = cells(section(TRAINED).partition("Transfer from")[2])
+    head, _, *lines = cells(part("Transfer from an undefended model"))
     assert head == ["of", *TRANSFERRED]
     assert [first for first, *_ in lines[:-1]] == [name for name in MEASURED if name != "plain"]
     for first, *rest in lines[:-1]:
@@ -100,49 +103,134 @@ def test_transfer_to_the_trained_rows() -> None:
     assert lines[-1] == ["published, of FS (WRN-28-10)", "89.0", "88.7", "88.9", "88.8"]
 
 
-def test_what_is_said_of_the_trained_rows() -> None:
-    words = " ".join(section(TRAINED).split())
-    rows = {name: row(name, "scaled_0.4") for name in MEASURED}
-    left = {name: found["classification"]["accuracy"] for name, found in rows.items()}
-    madry, short, long = left["Madry"], left["FS, smoothing 0.5"], left[LONG]
-    for attack in ("PGD-20", "PGD-100", "CW-20"):
-        assert f"{attack} ({long[attack]:.1f} and {madry[attack]:.1f})" in words and long[attack] > madry[attack]
-    assert long["FGSM"] > madry["FGSM"] and long["CW-100"] < madry["CW-100"] and long["RayS"] < long["PGD-100"]
-    assert f"({long['CW-100']:.1f} and {madry['CW-100']:.1f})" in words
-    assert f"({long['RayS']:.1f} left for {long['PGD-100']:.1f})" in words
-    assert f"**{madry['AutoAttack'] - long['AutoAttack']:.1f} points below it under AutoAttack**" in words
-    low, high = (rows[name]["classification"]["worst_case_interval"] for name in (LONG, "Madry"))
-    assert f"95 % intervals {low[0]:.1f} to {low[1]:.1f} and {high[0]:.1f} to {high[1]:.1f}" in words
-    gained = [long[attack] - short[attack] for attack in ("PGD-20", "PGD-100", "AutoAttack")]
-    assert "raise PGD-20 by {:.1f} points, PGD-100 by {:.1f}, and lower AutoAttack by {:.1f}".format(
-        *map(abs, gained)
-    ) in words and gained[2] < 0 < min(gained[:2])
-    gaps = [f"{found['PGD-20'] - found['AutoAttack']:.1f}" for found in (short, madry, long)]
-    assert "PGD-20 is {} points above AutoAttack (Madry: {}), after 200 it is {}.".format(*gaps) in words
-    none, identity = left["FS, no smoothing"], left["FS, identity matching"]
-    bought = [short[attack] - none[attack] for attack in ("AutoAttack", "PGD-100")]
-    assert "credits smoothing with {:.1f} points and PGD-100 with {:.1f}".format(*bought) in words
-    assert f"has {identity['AutoAttack']:.1f} where transport has {short['AutoAttack']:.1f}" in words
-    one, other = (
-        rows[name]["classification"]["worst_case_interval"] for name in ("FS, identity matching", "FS, smoothing 0.5")
+def left_of(name: str, seed: int = 0) -> dict[str, float]:
+    """Percent right after each attack, and clean."""
+    found = row(name, "scaled_0.4", seed)
+    return {**found["classification"]["accuracy"], "clean": found["clean"]["accuracy"]}
+
+
+def interval_of(name: str) -> str:
+    low, high = row(name, "scaled_0.4")["classification"]["worst_case_interval"]
+    return f"{low:.1f} to {high:.1f}"
+
+
+def test_what_was_found_comes_first() -> None:
+    text = section("What was found")
+    head, _, *lines = cells(text)
+    names = {"FS, feature scattering": LONG, "Madry, PGD-7 training": LONG_MADRY}
+    assert [first for first, *_ in lines] == list(names)
+    for first, *rest in lines:
+        left, verdict = left_of(names[first]), row(names[first], "")["masking"]["verdict"]
+        shown = [f"{left[column.strip('*')]:.1f}" for column in head[1:-1]]
+        assert [cell.strip("*") for cell in rest] == [*shown, verdict]
+    fs, madry = left_of(LONG), left_of(LONG_MADRY)
+    ahead, behind = fs["PGD-20"] - madry["PGD-20"], madry["AutoAttack"] - fs["AutoAttack"]
+    assert f"By PGD-20 it is {ahead:.1f} points above Madry, by AutoAttack {behind:.1f} below." in text
+    smoothed = " ".join(section(SWEEP).split())
+    assert "PGD-100 credits it with 7.0 points and AutoAttack with 2.8" in text
+    assert "PGD-100 credits smoothing 0.5 of FS with 7.0 points, AutoAttack with 2.8" in smoothed
+
+
+def test_what_is_said_of_training_as_long_as_the_paper() -> None:
+    words = " ".join(part("Trained as long as the paper").split())
+    fs, madry = left_of(LONG), left_of(LONG_MADRY)
+    above = ("FGSM", "PGD-20", "PGD-100", "CW-20", "CW-100")
+    below = {"RayS": "RayS", "Feature match": "feature matching", "AutoAttack": "and AutoAttack"}
+    assert ", ".join(f"{attack} ({fs[attack]:.1f} and {madry[attack]:.1f})" for attack in above) + "; but" in words
+    assert all(fs[attack] > madry[attack] for attack in above) and all(fs[attack] < madry[attack] for attack in below)
+    for attack, said in below.items():
+        assert f"{said} ({fs[attack]:.1f} and {madry[attack]:.1f})" in words
+    error = math.sqrt(sum(one["AutoAttack"] * (100 - one["AutoAttack"]) / 1000 for one in (fs, madry)))
+    assert (
+        f"Under AutoAttack it is {madry['AutoAttack'] - fs['AutoAttack']:.1f} points below** (95 % intervals "
+        f"{interval_of(LONG)} and {interval_of(LONG_MADRY)}; the difference has a standard error of {error:.1f} points"
+    ) in words
+    gaps = [f"{left['PGD-20'] - left['AutoAttack']:.1f}" for left in (fs, madry)]
+    assert "PGD-20 flatters FS by {} points and Madry by {}".format(*gaps) in words
+    assert f"({fs['RayS']:.1f} left for {fs['PGD-100']:.1f})" in words and fs["RayS"] < fs["PGD-100"]
+    leads = [fs[attack] - madry[attack] for attack in ("PGD-100", "CW-100")]
+    assert "where ours is {:.1f} and {:.1f}".format(*leads) in words
+    assert f"Madry of 40 epochs has {left_of('Madry')['AutoAttack']:.1f}" in words
+
+
+def test_what_length_does() -> None:
+    text = part("What length does")
+    head, _, *lines = cells(text)
+    names = {"FS": ("FS, smoothing 0.5", LONG), "Madry": ("Madry", LONG_MADRY)}
+    assert [first for first, *_ in lines] == list(names)
+    for first, *rest in lines:
+        short, long = map(left_of, names[first])
+        assert rest == [f"{long[attack] - short[attack]:+.1f}" for attack in head[1:]]
+    with place_of(LONG_MADRY, "").with_suffix(".csv").open() as file:
+        loss = {line["epoch"]: float(line["adversarial"]) for line in csv.DictReader(file)}
+    assert f"falls from {loss['60']:.2f} at epoch 60 to {loss['200']:.2f} at epoch 200" in text
+
+
+def test_what_is_said_of_forty_epochs() -> None:
+    words = " ".join(part("After 40 epochs").split())
+    fs, madry, identity, none = map(
+        left_of, ("FS, smoothing 0.5", "Madry", "FS, identity matching", "FS, no smoothing")
     )
-    assert f"(intervals {one[0]:.1f} to {one[1]:.1f} and {other[0]:.1f} to {other[1]:.1f})" in words
-    again = [row(name, "scaled_0.4", seed=1) for name in ("plain", "FS, smoothing 0.5")]
-    numbers = [
-        *(f["clean"]["accuracy"] for f in again),
-        *(f["classification"]["accuracy"]["AutoAttack"] for f in again),
-    ]
-    assert "{:.1f} and {:.1f} clean, {:.1f} and {:.1f} after AutoAttack".format(*numbers) in words
-    commits = {name: found["commit"][:7] for name, found in rows.items()}
-    assert {name for name, commit in commits.items() if commit == "1720ffa"} == {"plain", "Madry", "FS, smoothing 0.5"}
-    assert set(commits.values()) == {"1720ffa", "fd1e307"}
+    attacks = [name for name in fs if name != "clean" and name in madry]
+    assert {name for name in attacks if fs[name] > madry[name]} == {"Local search"}
+    gaps = [f"{left['PGD-20'] - left['AutoAttack']:.1f}" for left in (fs, madry)]
+    assert "PGD-20 is {} points above AutoAttack (Madry: {})".format(*gaps) in words
+    bought = [fs[attack] - none[attack] for attack in ("AutoAttack", "PGD-100")]
+    assert "credits smoothing with {:.1f} points and PGD-100 with {:.1f}".format(*bought) in words
+    seeds = [left_of("FS, smoothing 0.5", seed) for seed in range(4)]
+    ends = [one["AutoAttack"] for one in seeds]
+    assert (
+        f"{identity['AutoAttack']:.1f} is below all four seeds of transport ({min(ends):.1f} to {max(ends):.1f}), by "
+        f"less than one number's interval ({interval_of('FS, identity matching')})"
+    ) in words and identity["AutoAttack"] < min(ends)
+    head, _, *lines = cells(part("After 40 epochs"))
+    for seed, (first, *shown, verdict) in enumerate(lines):
+        found = row("FS, smoothing 0.5", "scaled_0.4", seed)
+        assert first == str(seed) and verdict == found.get("masking", {}).get("verdict", "-")
+        assert [cell.strip("*") for cell in shown] == [f"{seeds[seed][one.strip('*')]:.1f}" for one in head[1:-1]]
+    assert len(lines) == 4
+    unclear = row("FS, smoothing 0.5", "scaled_0.4", seed=3)["masking"]["checks"]
+    assert {name for name, word in unclear.items() if word != "pass"} == {"loss_against_margin", "worst_case"}
+    plain = [left_of("plain", seed) for seed in (1, 2)]
+    assert "{:.1f} and {:.1f} clean".format(*(one["clean"] for one in plain)) in words
+    assert all(one["AutoAttack"] == 0 for one in plain)
+
+
+def test_of_which_commits_the_rows_are() -> None:
+    found = {name: row(name, "scaled_0.4")["commit"][:7] for name in MEASURED}
+    assert {name for name, commit in found.items() if commit == "1720ffa"} == {"plain", "Madry", "FS, smoothing 0.5"}
+    assert {name for name, commit in found.items() if commit == "372d15a"} == {LONG_MADRY}
+    assert set(found.values()) == {"1720ffa", "372d15a", "fd1e307"}
+    seeds = [row("FS, smoothing 0.5", "scaled_0.4", seed)["commit"][:7] for seed in range(1, 4)]
+    assert seeds == ["fd1e307", "372d15a", "372d15a"]
+
+
+def test_transfer_from_a_sibling() -> None:
+    text = section("Transfer from a sibling: CIFAR-10, ResNet-18")
+    head, _, *lines, published = cells(text)
+    lost = []
+    for (first, *rest), (seed, other) in zip(lines, ((2, 3), (3, 2)), strict=True):
+        found, left = row("FS, smoothing 0.5", "scaled_0.4", seed), left_of("FS, smoothing 0.5", seed)
+        ((source, moved),) = found["transfer"]["sources"].items()
+        weights = row("FS, smoothing 0.5", "scaled_0.4", other)["weights_sha256"]
+        assert first == f"seed {seed}, found on seed {other}" and f"seed{other}" in source
+        assert weights.startswith(moved["weights"])
+        transferred = [moved["accuracy"][attack] for attack in head[2:-1]]
+        assert rest == [f"{one:.1f}" for one in (left["clean"], *transferred, left["PGD-100"])]
+        lost.append((left["clean"] - moved["accuracy"]["PGD-100"], left["clean"] - left["PGD-100"]))
+    assert "({:.1f} of {:.1f} points, and {:.1f} of {:.1f})".format(*lost[0], *lost[1]) in text
+    assert all(0.64 < one / most < 0.7 for one, most in lost)
+    assert published[2:] == ["81.6", "81.0", "80.3", "79.8", "68.4"]
 
 
 def test_the_short_table_of_what_is_measured() -> None:
     lines = cells((ROOT / "docs" / "measured.md").read_text().partition("\n## Classifiers\n")[2].partition("\n## ")[0])[
         2:
     ]
-    names = {"Madry, 40 epochs": "Madry", "FS, 40 epochs": "FS, smoothing 0.5", "FS, 200 epochs": LONG}
+    names = {
+        "Madry, 40 epochs": "Madry", "FS, 40 epochs": "FS, smoothing 0.5", LONG_MADRY: LONG_MADRY,
+        "FS, 200 epochs": LONG,
+    }  # fmt: skip
     assert [first for first, *_ in lines] == list(names)
     for first, clean, *left, verdict, _, _, _ in lines:
         found = row(names[first], "scaled_0.4")
@@ -157,7 +245,7 @@ def test_the_short_table_of_what_is_measured() -> None:
 
 def test_what_is_said_of_the_flags() -> None:
     words = " ".join(section(TRAINED).split())
-    for name in ("Madry", "FS, smoothing 0.5"):
+    for name in ("Madry", "FS, smoothing 0.5", LONG_MADRY):
         checks = row(name, "scaled_0.4")["masking"]["checks"]
         assert set(checks.values()) == {"pass"} and len(checks) == 13
     checks = row(LONG, "scaled_0.4")["masking"]["checks"]
@@ -172,10 +260,15 @@ def test_what_is_said_of_the_flags() -> None:
 def test_the_verdicts_on_the_page_of_masking() -> None:
     text = (ROOT / "docs" / "masking.md").read_text().partition("\n### On ResNet-18, CIFAR-10\n")[2]
     lines = cells(text.partition("\n### ")[0])[2:]
-    names = {"plain": "plain", "Madry": "Madry", "FS, 40 epochs": "FS, smoothing 0.5", "FS, 200 epochs": LONG}
+    short = "FS, smoothing 0.5"
+    names = {
+        "plain": ("plain", 0), "Madry": ("Madry", 0), "FS, 40 epochs": (short, 0), "FS, 40 epochs, seed 2": (short, 2),
+        "FS, 40 epochs, seed 3": (short, 3), LONG_MADRY: (LONG_MADRY, 0), "FS, 200 epochs": (LONG, 0),
+    }  # fmt: skip
     assert [first for first, *_ in lines] == list(names)
     for first, *rest in lines:
-        found = row(names[first], "scaled_0.4")
+        name, seed = names[first]
+        found = row(name, "scaled_0.4", seed)
         left, block = found["classification"]["accuracy"], found["masking"]
         truth = "masked" if left["PGD-20"] - left["worst case"] >= 10 else "honest"
         failed = ", ".join(f"`{name}`" for name, word in block["checks"].items() if word == "fail") or "-"
@@ -193,7 +286,7 @@ def test_what_the_diagonal_of_the_plan_holds() -> None:
     assert f"the loss to {float(epochs['200']['scattered']):.2f}, of {least:.2f} that such labels allow" in words
 
 
-SMOOTHED = ("0", "0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.8")
+SMOOTHED = tuple(f"{tenth / 10:g}" for tenth in range(9))
 
 
 def swept() -> dict[str, list[str]]:
@@ -208,7 +301,7 @@ def test_smoothing(smoothing: str) -> None:
     found: list[str] = []
     for kind, more in (("scattering", "eta1-batch240-group60"), ("madry", "eta7-batch240")):
         path = ROOT / "results" / "cifar10" / f"cifar10-wide_resnet16_2-{kind}{label}-{more}-short_0.4-seed0.json"
-        found += small(path) if path.is_file() else ["-"] * 3
+        found += [*small(path), PUBLISHED[kind].split()[SMOOTHED.index(smoothing)]]
     assert swept()[smoothing] == found
 
 
@@ -220,16 +313,20 @@ def small(path: Path) -> list[str]:
 
 
 def test_what_smoothing_is_credited_with() -> None:
-    shown = {key: [float(cell) for cell in rest if cell != "-"] for key, rest in swept().items()}
+    shown = {key: [float(cell) for cell in rest] for key, rest in swept().items()}
     weak, strong = shown["0.5"][1] - shown["0"][1], shown["0.5"][2] - shown["0"][2]
     words = " ".join(section(SWEEP).split())
     assert f"credits smoothing 0.5 of FS with {weak:.1f} points, AutoAttack with {strong:.1f}" in words
-    gaps = {key: values[1] - values[2] for key, values in shown.items()}
+    gaps, theirs = ({key: one[at] - one[at + 1] for key, one in shown.items()} for at in (1, 5))
     smooth = [gap for key, gap in gaps.items() if key != "0"]
     assert f"is {gaps['0']:.1f} with hard labels and {min(smooth):.1f} to {max(smooth):.1f} with smoothed" in words
     flat = [shown[key][2] for key in SMOOTHED[1:-1]]
-    assert f"is flat from 0.1 to 0.6 ({min(flat):.1f} to {max(flat):.1f})" in words
-    errors = [math.sqrt(left * (100 - left) / 1000) for values in shown.values() for left in values]
+    assert f"is flat from 0.1 to 0.7 ({min(flat):.1f} to {max(flat):.1f})" in words
+    early = [theirs[key] for key in SMOOTHED[:-1]]
+    assert f"flatters it by {min(early):.1f} to {max(early):.1f} points up to 0.7" in words
+    assert f"falls from {shown['0.1'][6]:.1f} at 0.1 to {shown['0.7'][6]:.1f} at 0.7" in words
+    ours = [left for values in shown.values() for left in (*values[:3], *values[4:7])]
+    errors = [math.sqrt(left * (100 - left) / 1000) for left in ours]
     assert f"of these numbers is {min(errors):.1f} to {max(errors):.1f} points" in words
 
 
