@@ -207,6 +207,26 @@ def test_a_model_is_known_again_where_another_was_killed_before_its_first_record
     assert robustmetric.evaluate(model, IMAGES, LABELS, str(suite), out=tmp_path / "mine") == found
 
 
+def test_calls_at_once_on_one_folder_keep_all_records_and_each_once(
+    suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another suite, and the same one, begin and end while the first call measures its first record."""
+    out, other, clean = tmp_path / "mine", tmp_path / "other.yaml", job.measure_clean
+    other.write_text(suite.read_text())
+
+    def meanwhile(*given):  # type: ignore[no-untyped-def]  # as it is
+        monkeypatch.setattr(job, "measure_clean", clean)
+        for name in (other, suite):
+            robustmetric.evaluate(Net(), IMAGES, LABELS, str(name), out=out)
+        return clean(*given)
+
+    monkeypatch.setattr(job, "measure_clean", meanwhile)
+    found = robustmetric.evaluate(Net(), IMAGES, LABELS, str(suite), out=out)
+    there = records.read(out / "results.jsonl")
+    assert len(there) == len({record.key for record in there}) == 2 * len(found) == 8
+    assert found == [record for record in there if record.settings["suite"] == suite.stem]
+
+
 def test_what_is_no_folder_is_told_in_one_line(suite: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="is a file; expected a folder"):

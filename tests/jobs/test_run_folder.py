@@ -1,16 +1,18 @@
 """The run folder: every file whole or not at all, weights tied to records by a fingerprint."""
 
 import errno
+import os
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors import SafetensorError
 from torch import nn
 
 from robustmetric.errors import InputError
-from robustmetric.jobs.folder import RunFolder, atomically, fingerprint, summarise
+from robustmetric.jobs.folder import RunFolder, atomically, fingerprint, load_arrays, save_arrays, summarise
 from robustmetric.records import Record
 
 CPU = torch.device("cpu")
@@ -122,3 +124,23 @@ def test_a_record_of_work_that_was_done_before_stays(tmp_path: Path) -> None:
     other = replace(first, settings={"points": 20})
     assert folder.keep(other) == other
     assert list(folder.finished().values()) == [first, other]
+    again = replace(first, scores={"area": 0.7})
+    assert folder.keep(again, anew=True) == again
+    assert list(folder.finished().values()) == [again, other]
+
+
+def test_arrays_that_two_write_at_once_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, save = tmp_path / "a.npz", np.savez_compressed
+
+    def meanwhile(file, **arrays):  # type: ignore[no-untyped-def]  # as it is
+        monkeypatch.setattr(np, "savez_compressed", save)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: -1)
+            save_arrays(path, {"a": np.arange(3)})
+        save(file, **arrays)
+
+    monkeypatch.setattr(np, "savez_compressed", meanwhile)
+    save_arrays(path, {"a": np.arange(3)})
+    found = load_arrays(path)
+    assert found is not None and found["a"].tolist() == [0, 1, 2]
+    assert [one.name for one in tmp_path.iterdir()] == ["a.npz"]

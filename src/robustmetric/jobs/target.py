@@ -136,7 +136,7 @@ def record_suite(
         teller = Teller(target.name)
         for record, pictures in run_any_suite(arena, suite, seed, context, settings, finished, kept, kmeans):
             if lead:
-                _keep(target, record, pictures)
+                _keep(target, record, pictures, anew=record.key in finished)
                 teller.tell(record)
         teller.finish()
     if lead:
@@ -159,9 +159,9 @@ def _say_last(target: Target, suite: Suite, before: Mapping[str, Record], arena:
         say(f"{target.name}: {sentence}")
 
 
-def _keep(target: Target, record: Record, pictures: Pictures | None) -> None:
+def _keep(target: Target, record: Record, pictures: Pictures | None, *, anew: bool) -> None:
     """Write a result down."""
-    records.append(target.folder.results, record)
+    target.folder.keep(record, anew=anew)
     _save_pictures(target.folder, record, pictures)
 
 
