@@ -144,3 +144,26 @@ def test_arrays_that_two_write_at_once_are_whole(tmp_path: Path, monkeypatch: py
     found = load_arrays(path)
     assert found is not None and found["a"].tolist() == [0, 1, 2]
     assert [one.name for one in tmp_path.iterdir()] == ["a.npz"]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "state.pt", "certified", "results.jsonl"])
+def test_a_folder_is_nobodys_until_something_was_made_there(name: str, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    assert folder.is_nobodys and not folder.path.exists()
+    folder.begin({"seed": 1}, {"name": "run"})
+    (folder.path / "results.jsonl").write_text('{"kind": "cle')  # cut short
+    assert folder.is_nobodys
+    if name == "results.jsonl":
+        folder.keep(Record("clean", "clean", {}))
+    else:
+        (folder.path / name).touch()
+    assert not folder.is_nobodys
+
+
+def test_a_folder_in_which_a_training_has_saved_nothing_yet_is_the_trainings(tmp_path: Path) -> None:
+    folder, begun = RunFolder(tmp_path / "run"), []
+    folder.begin({"seed": 1}, {"name": "run"})
+    with folder.held():
+        assert not folder.is_nobodys
+        folder.keep(Record("clean", "clean", {}), begin=lambda: begun.append(1))
+    assert not begun and folder.finished()

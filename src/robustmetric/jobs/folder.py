@@ -36,6 +36,7 @@ class RunFolder:
         self.summary = path / "run.json"
         self.examples = path / "examples"
         self.answers = path / "answers.npz"
+        self.certified = path / "certified"
 
     def begin(self, spec: Mapping[str, Spec], summary: Mapping[str, Any]) -> None:
         """Create the folder with its resolved recipe and summary."""
@@ -57,6 +58,16 @@ class RunFolder:
         finally:
             if descriptor is not None:
                 os.close(descriptor)
+
+    @property
+    def is_nobodys(self) -> bool:
+        """Whether nothing was trained, measured or proved here: what lies there is of a job that was killed before."""
+        if any(path.exists() for path in (self.state, self.weights, self.certified)) or self.finished():
+            return False
+        if not self.path.is_dir():
+            return True
+        with self.held() as is_free:  # else somebody trains here, and has saved nothing yet
+            return is_free
 
     @contextmanager
     def left_free_by_failure(self, begun: bool) -> Iterator[None]:
@@ -124,12 +135,17 @@ class RunFolder:
         """Records written so far, by key."""
         return {r.key: r for r in records.read(self.results)} if self.results.is_file() else {}
 
-    def keep(self, record: records.Record, *, anew: bool = False) -> records.Record:
+    def keep(
+        self, record: records.Record, *, anew: bool = False, begin: Callable[[], object] | None = None
+    ) -> records.Record:
         """Write a record down; one of the same work that is there already stays, and is given back.
 
         So of two that do the same work at once the first counts. `anew`: it was there before, and was done again.
+        `begin` writes what a folder that is nobody's has beside its first record.
         """
         with records.held(self.results) as file:
+            if begin is not None and (self.is_nobodys or not self.recipe.exists()):
+                begin()
             there = None if anew else self.finished().get(record.key)
             if there is None:
                 records.write(file, record)

@@ -58,8 +58,9 @@ class Target:
         if self.is_as_built:
             say(f"{self.name}: the model as its recipe builds it, not trained; a run folder has trained weights")
 
-    def keep_answers(self) -> None:
-        """Before the first record: what lies there may be of another model, whose call was cut before it had any."""
+    def begin(self, context: Mapping[str, Any]) -> None:
+        """Write what the folder is of, over what a job of another model left that was killed before any record."""
+        self.folder.begin(self.spec, summarise(self.spec, self.name, context))
         if self.answers is None:
             self.folder.answers.unlink(missing_ok=True)
         else:
@@ -125,18 +126,16 @@ def record_suite(
     kmeans: Backend = "torch",
 ) -> None:
     """Run what is not `finished` of a suite; each record is written into the target's folder, and told, as it comes."""
-    lead = arena.workers.rank == 0
-    begun = lead and not target.folder.recipe.exists()
-    settings, kept = {"data": target.dataset.name}, target.folder.path
-    with target.folder.left_free_by_failure(begun):
-        if begun:
-            target.folder.begin(target.spec, summarise(target.spec, target.name, context))
-        if lead and not finished:
-            target.keep_answers()
-        teller = Teller(target.name)
-        for record, pictures in run_any_suite(arena, suite, seed, context, settings, finished, kept, kmeans):
+    lead, folder = arena.workers.rank == 0, target.folder
+    with folder.left_free_by_failure(lead and not folder.path.exists()):
+        if lead:  # a place that nothing can be written to is told before anything is measured
+            folder.path.mkdir(parents=True, exist_ok=True)
+        teller, settings = Teller(target.name), {"data": target.dataset.name}
+        for record, pictures in run_any_suite(arena, suite, seed, context, settings, finished, folder.path, kmeans):
             if lead:
-                _keep(target, record, pictures, anew=record.key in finished)
+                # With its first record a folder is begun: one whose job is killed before is free for any other.
+                folder.keep(record, anew=record.key in finished, begin=lambda: target.begin(context))
+                _save_pictures(folder, record, pictures)
                 teller.tell(record)
         teller.finish()
     if lead:
@@ -157,12 +156,6 @@ def _say_last(target: Target, suite: Suite, before: Mapping[str, Record], arena:
         say(f"{target.folder.path}: nothing to do, every trial of {suite.name} is there")
     if sentence := closing(found, suite.name, arena.settings(), seed):
         say(f"{target.name}: {sentence}")
-
-
-def _keep(target: Target, record: Record, pictures: Pictures | None, *, anew: bool) -> None:
-    """Write a result down."""
-    target.folder.keep(record, anew=anew)
-    _save_pictures(target.folder, record, pictures)
 
 
 def _backend(spec: Mapping[str, Spec], given: str | None, suite: Suite) -> Backend:
