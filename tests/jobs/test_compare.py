@@ -168,6 +168,13 @@ def test_runs_alike_on_every_query_claim_no_certainty(tmp_path: Path, command: C
     assert ALIKE not in command("compare", "one", "third").out
 
 
+def test_runs_that_differ_alike_on_every_query_claim_no_certainty(tmp_path: Path, command: Command) -> None:
+    for count, shown in ((4, "-20.47 to +100   not clear"), (8, "+26.12 to +100   better")):
+        write(tmp_path / f"one{count}", {"R@1": [0.0] * count})
+        write(tmp_path / f"other{count}", {"R@1": [100.0] * count}, weights="v")
+        assert command("compare", f"one{count}", f"other{count}").out.splitlines()[2].endswith(shown)
+
+
 def judge(folder: Path, word: str, weights: str = "w", radius: float = 0.1, images: int = 200) -> None:
     """A verdict on masking among the records of a run."""
     checks = {"steps": "fail", "restarts": "pass", "hard_label": "fail"} if word == "masked" else {"steps": "pass"}
