@@ -203,6 +203,19 @@ def test_a_recipe_that_was_left_without_a_record_gives_way(run: Path, suite: Pat
     assert json.loads(out.summary.read_text())["name"] == "out"
 
 
+def test_results_do_not_go_into_the_folder_of_another_model(
+    run: Path, sibling: Path, suite: Path, command: Command
+) -> None:
+    assert command("evaluate", run, suite, "--queries", 20, "-o", "out").code == 0
+    content = (run.parent / "out" / "results.jsonl").read_bytes()
+    (run.parent / "own.yaml").write_text("{model: {name: torch.nn.Flatten}, data: {name: digits}}")
+    for other, said in ((sibling, "seed"), ("own.yaml", "model and defence")):
+        error = command("evaluate", other, suite, "--queries", 20, "-o", "out").error
+        assert f"out is the folder of another model (its recipe has another {said}); name another folder" in error
+    assert (run.parent / "out" / "results.jsonl").read_bytes() == content
+    assert command("evaluate", run, suite, "--data", "digits", "--queries", 10, "-o", "out").code == 0, "of other data"
+
+
 def test_a_file_in_the_place_of_the_folder_is_told_before_anything_is_measured(
     run: Path, suite: Path, command: Command
 ) -> None:

@@ -37,6 +37,8 @@ from robustmetric.report.data_names import NOTE
 NumPy = np.ndarray[Any, np.dtype[Any]]
 ANSWERS = "answers"
 """In their file, a row for each of some images."""
+OF_MODEL = ("model", "defence", "seed")
+"""What a recipe says of the model that it made; each record says on what data, and how, it was tested."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ def evaluate(
     suite = suite or str(target.spec.get("suite", "ers224"))
     chosen = named or load_suite(suite, radius, modes, source)
     check_search(chosen, search)
+    _refuse_folder_of_another(target)
     refuse_itself(chosen, target.model)
     backend = _backend(target.spec, kmeans, chosen)
     workers = Workers.of(hardware.fabric())
@@ -140,6 +143,17 @@ def record_suite(
         teller.finish()
     if lead:
         _say_last(target, suite, finished, arena, seed)
+
+
+def _refuse_folder_of_another(target: Target) -> None:
+    """Refuse a folder that holds records of another model, by whose name a report would show those of this one."""
+    folder = target.folder
+    there = folder.read_recipe() if folder.finished() and folder.recipe.exists() else target.spec
+    if differing := [key for key in OF_MODEL if there.get(key) != target.spec.get(key)]:
+        raise InputError(
+            f"{folder.path} is the folder of another model (its recipe has another {' and '.join(differing)}); name "
+            "another folder with --out"
+        )
 
 
 def _say_first(target: Target, suite: str, surrogate: str | None) -> None:
