@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
+from robustmetric import recipe, records
 from robustmetric.errors import InputError
 from robustmetric.jobs.folder import RunFolder, atomically, fingerprint, load_arrays, save_arrays, summarise
 from robustmetric.records import Record
@@ -144,6 +145,20 @@ def test_arrays_that_two_write_at_once_are_whole(tmp_path: Path, monkeypatch: py
     found = load_arrays(path)
     assert found is not None and found["a"].tolist() == [0, 1, 2]
     assert [one.name for one in tmp_path.iterdir()] == ["a.npz"]
+
+
+def test_a_folder_that_was_not_begun_to_the_end_has_no_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training that goes on where there is one ends by marking the summary, and would fail after its last epoch."""
+    folder = RunFolder(tmp_path / "run")
+    for module, name in ((records, "write_json"), (recipe, "save")):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(module, name, killed)
+            folder.begin({"seed": 1}, {"name": "run"})
+        assert not folder.recipe.exists()
+
+
+def killed(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "state.pt", "certified", "results.jsonl"])

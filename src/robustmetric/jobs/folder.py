@@ -41,8 +41,8 @@ class RunFolder:
     def begin(self, spec: Mapping[str, Spec], summary: Mapping[str, Any]) -> None:
         """Create the folder with its resolved recipe and summary."""
         self.path.mkdir(parents=True, exist_ok=True)
-        recipe.save(spec, self.recipe)
         records.write_json(self.summary, summary)
+        recipe.save(spec, self.recipe)  # last: a folder that has it is taken to have been begun
 
     @contextmanager
     def held(self) -> Iterator[bool]:
