@@ -52,11 +52,12 @@ def test_the_latest_of_each_key_in_order_of_first_appearance() -> None:
     assert records.latest([RECORD, other, newer]) == [newer, other]
 
 
-def test_a_last_line_cut_short_is_passed_over_and_never_grown_onto(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", [b'{"kind": "att', b"\0\0\0\0", b"\xff\xfe\x80"], ids=["half", "zeros", "no text"])
+def test_a_last_line_that_a_crash_spoilt_is_passed_over_and_never_grown_onto(tmp_path: Path, left: bytes) -> None:
     path = tmp_path / "results.jsonl"
     records.append(path, RECORD)
     whole = path.read_bytes()
-    path.write_bytes(whole + whole[: len(whole) // 2])
+    path.write_bytes(whole + left)
     assert records.read(path) == [RECORD]
     records.append(path, replace(RECORD, seed=2))
     assert [record.seed for record in records.read(path)] == [1, 2]
@@ -113,14 +114,15 @@ def test_where_files_cannot_be_locked_records_are_added_all_the_same(
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{half", "line 1: not a JSON record"),
-        ("3", "line 1: not a record of this version"),
-        ('{"kind": "clean", "colour": 1}', "line 1: not a record of this version"),
+        (b"\xff\xfe", "line 1: not a JSON record"),
+        (b"{half", "line 1: not a JSON record"),
+        (b"3", "line 1: not a record of this version"),
+        (b'{"kind": "clean", "colour": 1}', "line 1: not a record of this version"),
     ],
 )
-def test_a_line_that_is_no_record_is_named(tmp_path: Path, line: str, message: str) -> None:
+def test_a_line_that_is_no_record_is_named(tmp_path: Path, line: bytes, message: str) -> None:
     path = tmp_path / "results.jsonl"
-    path.write_text(f"{line}\n")
+    path.write_bytes(line + b"\n")
     records.append(path, RECORD)
     with pytest.raises(InputError, match=message):
         records.read(path)

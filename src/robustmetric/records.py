@@ -100,12 +100,12 @@ def read(path: Path) -> list[Record]:
         )
     if not path.is_file():
         raise InputError(f"{path} does not exist; run `robustmetric evaluate` on the run first")
-    lines = path.read_text().splitlines()
+    lines = path.read_bytes().splitlines()
     records = []
     for number, line in enumerate(lines, 1):
         try:
             fields = json.loads(line)
-        except json.JSONDecodeError as error:
+        except ValueError as error:  # no JSON, or no text at all
             if number == len(lines):
                 break
             raise InputError(f"{path}, line {number}: not a JSON record") from error
