@@ -157,6 +157,15 @@ def test_the_command_shows_a_line_per_score(tmp_path: Path, command: Command) ->
     assert "does not exist" in command("compare", "one", "gone").error
 
 
+def test_the_command_says_how_many_queries_its_lines_are_of(tmp_path: Path, command: Command) -> None:
+    for name, weights in (("one", "w"), ("other", "v")):
+        write(tmp_path / name, {"R@1": [0.0, 100.0, 0.0, 0.0]}, weights=weights)
+    assert command("compare", "one", "other").out.splitlines()[1].endswith("95 % of 4 queries, paired")
+    for name, weights in (("one", "w"), ("other", "v")):
+        write(tmp_path / name, {"R@1": [0.0, 100.0]}, weights=weights, suite="local_search", queries=2)
+    assert command("compare", "one", "other").out.splitlines()[1].endswith("95 % of 2 to 4 queries, paired")
+
+
 def test_runs_alike_on_every_query_claim_no_certainty(tmp_path: Path, command: Command) -> None:
     write(tmp_path / "one", {"R@1": [0.0, 100.0, 0.0, 0.0], "mAP": [1.0, 2.0, 3.0, 4.0]})
     write(tmp_path / "other", {"R@1": [0.0, 100.0, 0.0, 0.0], "mAP": [1.0, 2.0, 3.0, 4.0]}, weights="v")
