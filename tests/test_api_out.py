@@ -1,5 +1,6 @@
 """`evaluate(..., out=FOLDER)`: records are on disk as they come, go on after a cut, and are read by the commands."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from commands import Command
 from robustmetric import records
 from robustmetric.errors import InputError
 from robustmetric.jobs import evaluate as job
+from robustmetric.jobs.folder import RunFolder
 from robustmetric.models.encoder import Encoder
 
 IMAGES = torch.rand(24, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -205,6 +207,45 @@ def test_a_model_is_known_again_where_another_was_killed_before_its_first_record
         robustmetric.evaluate(first, IMAGES, LABELS, str(suite), out=tmp_path / "mine")
     found = robustmetric.evaluate(model, IMAGES, LABELS, str(suite), out=tmp_path / "mine")
     assert robustmetric.evaluate(model, IMAGES, LABELS, str(suite), out=tmp_path / "mine") == found
+
+
+@pytest.mark.parametrize("first", [Net(power=2), Encoder(Net(), mean=(0.5,) * 3, std=(1.0,) * 3)])
+def test_a_folder_whose_call_was_killed_before_its_first_record_is_free_for_any_model(
+    first: nn.Module, suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(job, "measure_clean", killed)
+        robustmetric.evaluate(first, IMAGES, LABELS, str(suite), out=tmp_path / "mine")
+    assert list((tmp_path / "mine").iterdir()) == []
+    # As other versions left one, or a kill while the first record was written.
+    RunFolder(tmp_path / "mine").begin({"model": {"name": "Other"}, "data": {"name": "tensors"}}, {"name": "other"})
+    found = robustmetric.evaluate(Net(), IMAGES, LABELS, str(suite), out=tmp_path / "mine")
+    assert RunFolder(tmp_path / "mine").read_recipe()["model"]["name"] == "Net"
+    assert json.loads((tmp_path / "mine" / "run.json").read_text())["name"] == "mine"
+    assert robustmetric.evaluate(Net(), IMAGES, LABELS, str(suite), out=tmp_path / "mine") == found
+
+
+def test_calls_at_once_on_one_folder_keep_all_records_and_each_once(
+    suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another suite, and the same one, begin and end while the first call measures its first record."""
+    out, other, clean = tmp_path / "mine", tmp_path / "other.yaml", job.measure_clean
+    other.write_text(suite.read_text())
+
+    def meanwhile(*given):  # type: ignore[no-untyped-def]  # as it is
+        monkeypatch.setattr(job, "measure_clean", clean)
+        for name in (other, suite):
+            robustmetric.evaluate(Net(), IMAGES, LABELS, str(name), out=out)
+        return clean(*given)
+
+    monkeypatch.setattr(job, "measure_clean", meanwhile)
+    found = robustmetric.evaluate(Net(), IMAGES, LABELS, str(suite), out=out)
+    there = records.read(out / "results.jsonl")
+    assert len(there) == len({record.key for record in there}) == 2 * len(found) == 8
+    assert found == [record for record in there if record.settings["suite"] == suite.stem]
 
 
 def test_what_is_no_folder_is_told_in_one_line(suite: Path, tmp_path: Path) -> None:

@@ -621,6 +621,7 @@ NOT_SCORES = {
     "voted_recall": "recall_at after a vote",
     "clusters_by_reading": "the metrics above by every reading of an ensemble",
     "agreement": "the metrics above, of one clustering",
+    "judge": "one of the metrics above, by vote",
     "linear_probe": "a classifier: the order decides which half of a class it is fitted on",
     "roc": "a curve",
     "ers": "a mean of attack scores: embeddings play no part",

@@ -1,9 +1,11 @@
 """Records: one JSON line each, whole after a crash, light to import."""
 
 import json
+import multiprocessing
 import subprocess
 import sys
-from dataclasses import replace
+import threading
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -50,11 +52,12 @@ def test_the_latest_of_each_key_in_order_of_first_appearance() -> None:
     assert records.latest([RECORD, other, newer]) == [newer, other]
 
 
-def test_a_last_line_cut_short_is_passed_over_and_never_grown_onto(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", [b'{"kind": "att', b"\0\0\0\0", b"\xff\xfe\x80"], ids=["half", "zeros", "no text"])
+def test_a_last_line_that_a_crash_spoilt_is_passed_over_and_never_grown_onto(tmp_path: Path, left: bytes) -> None:
     path = tmp_path / "results.jsonl"
     records.append(path, RECORD)
     whole = path.read_bytes()
-    path.write_bytes(whole + whole[: len(whole) // 2])
+    path.write_bytes(whole + left)
     assert records.read(path) == [RECORD]
     records.append(path, replace(RECORD, seed=2))
     assert [record.seed for record in records.read(path)] == [1, 2]
@@ -69,17 +72,57 @@ def test_a_last_line_that_lacks_its_end_only_is_kept(tmp_path: Path) -> None:
     assert [record.seed for record in records.read(path)] == [1, 2]
 
 
+def add(path: Path, seed: int) -> None:
+    """So many long records, whose lines take a while to write and to read."""
+    for place in range(25):
+        records.append(path, replace(RECORD, name=str(place), settings={"long": "x" * 300_000}, seed=seed))
+
+
+def test_processes_that_add_at_once_lose_no_record_and_tear_none(tmp_path: Path) -> None:
+    path, spawning = tmp_path / "results.jsonl", multiprocessing.get_context("spawn")
+    adding = [spawning.Process(target=add, args=(path, seed)) for seed in range(3)]
+    for process in adding:
+        process.start()
+    for process in adding:
+        process.join(timeout=120)
+    found = [(record.seed, record.name) for record in records.read(path)]
+    assert sorted(found) == sorted((seed, str(place)) for seed in range(3) for place in range(25))
+
+
+def test_half_a_line_of_a_process_that_lives_is_waited_for(tmp_path: Path) -> None:
+    path, line = tmp_path / "results.jsonl", json.dumps(asdict(RECORD)).encode() + b"\n"
+    other = threading.Thread(target=records.append, args=(path, replace(RECORD, seed=2)))
+    with records.held(path) as file:
+        file.write(line[:40])
+        file.flush()
+        other.start()
+        other.join(timeout=0.2)
+        assert other.is_alive() and records.read(path) == []
+        file.write(line[40:])
+    other.join(timeout=60)
+    assert [record.seed for record in records.read(path)] == [1, 2]
+
+
+def test_where_files_cannot_be_locked_records_are_added_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "fcntl", None)  # as on Windows
+    records.append(tmp_path / "results.jsonl", RECORD)
+    assert records.read(tmp_path / "results.jsonl") == [RECORD]
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{half", "line 1: not a JSON record"),
-        ("3", "line 1: not a record of this version"),
-        ('{"kind": "clean", "colour": 1}', "line 1: not a record of this version"),
+        (b"\xff\xfe", "line 1: not a JSON record"),
+        (b"{half", "line 1: not a JSON record"),
+        (b"3", "line 1: not a record of this version"),
+        (b'{"kind": "clean", "colour": 1}', "line 1: not a record of this version"),
     ],
 )
-def test_a_line_that_is_no_record_is_named(tmp_path: Path, line: str, message: str) -> None:
+def test_a_line_that_is_no_record_is_named(tmp_path: Path, line: bytes, message: str) -> None:
     path = tmp_path / "results.jsonl"
-    path.write_text(f"{line}\n")
+    path.write_bytes(line + b"\n")
     records.append(path, RECORD)
     with pytest.raises(InputError, match=message):
         records.read(path)

@@ -6,10 +6,11 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from robustmetric.errors import InputError
 
@@ -45,28 +46,50 @@ class Record:
 
 def append(path: Path, record: Record) -> None:
     """Add one line and make sure it is on disk before going on."""
+    with held(path) as file:
+        write(file, record)
+
+
+@contextmanager
+def held(path: Path) -> Iterator[BinaryIO]:
+    """A file of records, made if need be, its lines whole: for as long, whoever else would add to it waits.
+
+    So do processes on one machine, and on a network disk that has locks; elsewhere, as on Windows, nobody waits.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    _mend(path)
-    with path.open("a") as file:
-        file.write(json.dumps(asdict(record)) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    with path.open("a+b") as file:  # closing it lets go of the lock
+        _lock(file)
+        _mend(file)
+        yield file
 
 
-def _mend(path: Path) -> None:
+def write(file: BinaryIO, record: Record) -> None:
+    """Add one line to a file that is held, and make sure it is on disk."""
+    file.write(json.dumps(asdict(record)).encode() + b"\n")
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _lock(file: BinaryIO) -> None:
+    with suppress(ImportError, OSError):
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def _mend(file: BinaryIO) -> None:
     """Take away a last line that a crash cut short, so that the next record does not grow onto it."""
-    content = path.read_bytes() if path.is_file() else b""
+    file.seek(0)
+    content = file.read()
     last = content.rpartition(b"\n")[2]
     if not last:
         return
-    with path.open("r+b") as file:
-        try:
-            json.loads(last)
-        except ValueError:
-            file.truncate(len(content) - len(last))
-        else:
-            file.seek(0, os.SEEK_END)
-            file.write(b"\n")
+    try:
+        json.loads(last)
+    except ValueError:
+        file.truncate(len(content) - len(last))
+    else:
+        file.write(b"\n")
 
 
 def read(path: Path) -> list[Record]:
@@ -77,12 +100,12 @@ def read(path: Path) -> list[Record]:
         )
     if not path.is_file():
         raise InputError(f"{path} does not exist; run `robustmetric evaluate` on the run first")
-    lines = path.read_text().splitlines()
+    lines = path.read_bytes().splitlines()
     records = []
     for number, line in enumerate(lines, 1):
         try:
             fields = json.loads(line)
-        except json.JSONDecodeError as error:
+        except ValueError as error:  # no JSON, or no text at all
             if number == len(lines):
                 break
             raise InputError(f"{path}, line {number}: not a JSON record") from error

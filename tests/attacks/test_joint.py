@@ -9,13 +9,14 @@ from torch import Tensor, nn
 from robustmetric.attacks.base import Attack, Targets
 from robustmetric.attacks.centroid import Centroid, PairSimilarity, Wrong
 from robustmetric.attacks.embedding_shift import EmbeddingShift
-from robustmetric.attacks.joint import Moved, WholeSet, judge, move_all, transfer_all
+from robustmetric.attacks.joint import Moved, WholeSet, move_all, transfer_all
 from robustmetric.attacks.soft_kmeans import SoftKMeans
 from robustmetric.attacks.vote import NeighbourMargin, PairShift, damage
 from robustmetric.data.digits import Digits
 from robustmetric.errors import InputError
 from robustmetric.losses.proxy_anchor import ProxyAnchor
 from robustmetric.metrics.clustering import cluster_metrics
+from robustmetric.metrics.voting import judge
 from robustmetric.models.convnet import ConvNet
 from robustmetric.models.encoder import Encoder
 from robustmetric.models.ensemble import Ensemble

@@ -157,6 +157,15 @@ def test_the_command_shows_a_line_per_score(tmp_path: Path, command: Command) ->
     assert "does not exist" in command("compare", "one", "gone").error
 
 
+def test_the_command_says_how_many_queries_its_lines_are_of(tmp_path: Path, command: Command) -> None:
+    for name, weights in (("one", "w"), ("other", "v")):
+        write(tmp_path / name, {"R@1": [0.0, 100.0, 0.0, 0.0]}, weights=weights)
+    assert command("compare", "one", "other").out.splitlines()[1].endswith("95 % of 4 queries, paired")
+    for name, weights in (("one", "w"), ("other", "v")):
+        write(tmp_path / name, {"R@1": [0.0, 100.0]}, weights=weights, suite="local_search", queries=2)
+    assert command("compare", "one", "other").out.splitlines()[1].endswith("95 % of 2 to 4 queries, paired")
+
+
 def test_runs_alike_on_every_query_claim_no_certainty(tmp_path: Path, command: Command) -> None:
     write(tmp_path / "one", {"R@1": [0.0, 100.0, 0.0, 0.0], "mAP": [1.0, 2.0, 3.0, 4.0]})
     write(tmp_path / "other", {"R@1": [0.0, 100.0, 0.0, 0.0], "mAP": [1.0, 2.0, 3.0, 4.0]}, weights="v")
@@ -166,6 +175,13 @@ def test_runs_alike_on_every_query_claim_no_certainty(tmp_path: Path, command: C
     assert shown[3].endswith("+0 to +0   not clear") and shown[4:] == [ALIKE]
     write(tmp_path / "third", {"R@1": [0.0, 100.0, 0.0, 0.0]}, weights="u")
     assert ALIKE not in command("compare", "one", "third").out
+
+
+def test_runs_that_differ_alike_on_every_query_claim_no_certainty(tmp_path: Path, command: Command) -> None:
+    for count, shown in ((4, "-20.47 to +100   not clear"), (8, "+26.12 to +100   better")):
+        write(tmp_path / f"one{count}", {"R@1": [0.0] * count})
+        write(tmp_path / f"other{count}", {"R@1": [100.0] * count}, weights="v")
+        assert command("compare", f"one{count}", f"other{count}").out.splitlines()[2].endswith(shown)
 
 
 def judge(folder: Path, word: str, weights: str = "w", radius: float = 0.1, images: int = 200) -> None:

@@ -65,6 +65,32 @@ def test_runs_that_are_right_on_the_same_queries_may_differ_on_others() -> None:
     )
 
 
+@pytest.mark.parametrize("score", ["R@1", "accuracy", "ES:R"])
+def test_one_run_right_and_the_other_wrong_on_all_of_eight_is_no_certainty(score: str) -> None:
+    wrong, right = torch.zeros(8), torch.full((8,), 100.0)
+    # At least 63.0583 % of all queries are won, and the other 36.9417 % may be lost: 26.1166 between them.
+    assert interval_of_gain(score, wrong, right) == pytest.approx((26.1166, 100), abs=1e-4)
+    assert interval_of_gain(score, right, wrong) == pytest.approx((-100, -26.1166), abs=1e-4)
+    weighted = interval_of_gain(score, wrong, right, torch.arange(1.0, 9.0))
+    assert weighted == interval_of_gain(score, wrong, right), "won queries are won whatever they weigh"
+
+
+@pytest.mark.parametrize("count", range(1, 12))
+def test_queries_all_won_are_clear_where_an_exact_sign_test_is(count: int) -> None:
+    low, high = interval_of_gain("R@1", torch.zeros(count), torch.full((count,), 100.0))
+    assert (low > 0) == (2 * 0.5**count < 0.05) and high == 100
+
+
+@pytest.mark.parametrize(
+    ("score", "first", "second"), [("mAP", 0.0, 100.0), ("R@1", 50.0, 100.0), ("CA-", 0.0, 100.0), ("FOA", 0.0, 100.0)]
+)
+def test_gains_that_are_no_won_answers_have_the_interval_of_the_bootstrap(
+    score: str, first: float, second: float
+) -> None:
+    gain = second - first
+    assert interval_of_gain(score, torch.full((8,), first), torch.full((8,), second)) == (gain, gain)
+
+
 @pytest.mark.parametrize("score", ["R@1", "mAP"])
 def test_runs_that_differ_on_a_query_have_the_interval_of_the_bootstrap(score: str) -> None:
     first, second = torch.tensor([0.0, 100.0, 0.0, 100.0]), torch.tensor([0.0, 100.0, 100.0, 100.0])

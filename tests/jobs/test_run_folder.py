@@ -1,16 +1,19 @@
 """The run folder: every file whole or not at all, weights tied to records by a fingerprint."""
 
 import errno
+import os
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors import SafetensorError
 from torch import nn
 
+from robustmetric import recipe, records
 from robustmetric.errors import InputError
-from robustmetric.jobs.folder import RunFolder, atomically, fingerprint, summarise
+from robustmetric.jobs.folder import RunFolder, atomically, fingerprint, load_arrays, save_arrays, summarise
 from robustmetric.records import Record
 
 CPU = torch.device("cpu")
@@ -122,3 +125,60 @@ def test_a_record_of_work_that_was_done_before_stays(tmp_path: Path) -> None:
     other = replace(first, settings={"points": 20})
     assert folder.keep(other) == other
     assert list(folder.finished().values()) == [first, other]
+    again = replace(first, scores={"area": 0.7})
+    assert folder.keep(again, anew=True) == again
+    assert list(folder.finished().values()) == [again, other]
+
+
+def test_arrays_that_two_write_at_once_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, save = tmp_path / "a.npz", np.savez_compressed
+
+    def meanwhile(file, **arrays):  # type: ignore[no-untyped-def]  # as it is
+        monkeypatch.setattr(np, "savez_compressed", save)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: -1)
+            save_arrays(path, {"a": np.arange(3)})
+        save(file, **arrays)
+
+    monkeypatch.setattr(np, "savez_compressed", meanwhile)
+    save_arrays(path, {"a": np.arange(3)})
+    found = load_arrays(path)
+    assert found is not None and found["a"].tolist() == [0, 1, 2]
+    assert [one.name for one in tmp_path.iterdir()] == ["a.npz"]
+
+
+def test_a_folder_that_was_not_begun_to_the_end_has_no_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training that goes on where there is one ends by marking the summary, and would fail after its last epoch."""
+    folder = RunFolder(tmp_path / "run")
+    for module, name in ((records, "write_json"), (recipe, "save")):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(module, name, killed)
+            folder.begin({"seed": 1}, {"name": "run"})
+        assert not folder.recipe.exists()
+
+
+def killed(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "state.pt", "certified", "results.jsonl"])
+def test_a_folder_is_nobodys_until_something_was_made_there(name: str, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    assert folder.is_nobodys and not folder.path.exists()
+    folder.begin({"seed": 1}, {"name": "run"})
+    (folder.path / "results.jsonl").write_text('{"kind": "cle')  # cut short
+    assert folder.is_nobodys
+    if name == "results.jsonl":
+        folder.keep(Record("clean", "clean", {}))
+    else:
+        (folder.path / name).touch()
+    assert not folder.is_nobodys
+
+
+def test_a_folder_in_which_a_training_has_saved_nothing_yet_is_the_trainings(tmp_path: Path) -> None:
+    folder, begun = RunFolder(tmp_path / "run"), []
+    folder.begin({"seed": 1}, {"name": "run"})
+    with folder.held():
+        assert not folder.is_nobodys
+        folder.keep(Record("clean", "clean", {}), begin=lambda: begun.append(1))
+    assert not begun and folder.finished()

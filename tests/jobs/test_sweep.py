@@ -34,6 +34,12 @@ def test_a_sweep_trains_each_value_and_skips_what_is_finished(command: Command, 
     assert [row["R@1"] for row in attacked] == [row["R@1"] for row in rows] == [row["clean R@1"] for row in attacked]
     assert {"ES:R 0.1", "ES:R 0.2", "CA+ 0.2"} <= set(attacked[0])
 
+    (tmp_path / "s" / "seed0" / "results.jsonl").unlink()
+    anew = command("sweep", *SMALL, "seed=0,1", "--evaluate", suite, "-o", "s")
+    assert anew.code == 0, anew.err
+    first, second = table(tmp_path / "s")
+    assert (first["R@1"], first["ES:R 0.2"], second) == ("", attacked[0]["ES:R 0.2"], attacked[1])
+
 
 def test_a_sweep_is_attacked_on_as_many_queries_as_are_asked_for(command: Command, suite: Path, tmp_path: Path) -> None:
     options = ("--evaluate", suite, "--queries", 12, "--batch", 5, "--search", "tf32")

@@ -16,6 +16,7 @@ from robustmetric.data.base import Dataset
 from robustmetric.data.transforms import CentreCrop
 from robustmetric.jobs.arena import Arena
 from robustmetric.jobs.evaluate import run_suite
+from robustmetric.jobs.folder import RunFolder
 from robustmetric.jobs.own import own_data
 from robustmetric.jobs.suites import load_suite
 from robustmetric.jobs.target import evaluate, find_target
@@ -191,6 +192,36 @@ def test_a_recipe_is_evaluated_as_built(suite: Path, command: Command, tmp_path:
     assert command("report", "runs/evaluate-digits-plain").code == 0
     page = (tmp_path / "report" / "index.html").read_text()
     assert "<dt>trained at commit</dt><dd>not trained in this folder</dd>" in page
+
+
+def test_a_recipe_that_was_left_without_a_record_gives_way(run: Path, suite: Path, command: Command) -> None:
+    out = RunFolder(run.parent / "out")
+    out.begin({"model": {"name": "another"}}, {"name": "another"})
+    done = command("evaluate", run, suite, "--queries", 20, "-o", "out")
+    assert done.code == 0, done.err
+    assert out.read_recipe() == RunFolder(run).read_recipe()
+    assert json.loads(out.summary.read_text())["name"] == "out"
+
+
+def test_results_do_not_go_into_the_folder_of_another_model(
+    run: Path, sibling: Path, suite: Path, command: Command
+) -> None:
+    assert command("evaluate", run, suite, "--queries", 20, "-o", "out").code == 0
+    content = (run.parent / "out" / "results.jsonl").read_bytes()
+    (run.parent / "own.yaml").write_text("{model: {name: torch.nn.Flatten}, data: {name: digits}}")
+    for other, said in ((sibling, "seed"), ("own.yaml", "model and defence")):
+        error = command("evaluate", other, suite, "--queries", 20, "-o", "out").error
+        assert f"out is the folder of another model (its recipe has another {said}); name another folder" in error
+    assert (run.parent / "out" / "results.jsonl").read_bytes() == content
+    assert command("evaluate", run, suite, "--data", "digits", "--queries", 10, "-o", "out").code == 0, "of other data"
+
+
+def test_a_file_in_the_place_of_the_folder_is_told_before_anything_is_measured(
+    run: Path, suite: Path, command: Command
+) -> None:
+    (run.parent / "out").touch()
+    assert "File exists" in (done := command("evaluate", run, suite, "--queries", 20, "-o", "out")).error
+    assert "clean" not in done.err
 
 
 def test_a_truncated_model_is_named(run: Path, suite: Path, command: Command) -> None:

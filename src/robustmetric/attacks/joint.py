@@ -9,7 +9,7 @@ from itertools import product
 from typing import Literal, get_args
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from robustmetric.attacks.base import Attack, Engine, Outcome, Scores, Targets, run
@@ -18,7 +18,7 @@ from robustmetric.attacks.modes import mode_of
 from robustmetric.attacks.transfer import Source
 from robustmetric.attacks.vote import Capped, climbs_of, damage, for_members
 from robustmetric.errors import InputError, nearest
-from robustmetric.metrics.voting import VOTES, Reading, clusters_by_reading, recall_by_reading
+from robustmetric.metrics.voting import Judge, judge
 from robustmetric.numerics.distances import chunks
 from robustmetric.numerics.randomness import generator as seeded
 from robustmetric.perturb.gradient_free import Square
@@ -26,7 +26,6 @@ from robustmetric.perturb.pgd import PGD, View, frozen, value_and_gradient
 from robustmetric.perturb.seeking import Search, quick_view
 from robustmetric.types import Batch, Embed, Embeddings, Gallery, Inputs, Value
 
-Judge = Literal["R@1", "NMI", "F1"]
 Bank = Literal["still", "moving"]
 
 
@@ -184,16 +183,6 @@ def transfer_all(
         assert moved.inputs is not None  # nothing was recalled
         z = embed_all(embed, moved.inputs, chunk)
     return replace(moved, embeddings=z, clean=clean, judged=judge(z, batch.labels, members, whole.judge))
-
-
-def judge(z: Embeddings, labels: Int[Tensor, " batch"], members: int, by: Judge) -> float:
-    """R@1 of a set among itself, or NMI or F1 of its clusters (k-means seed 0), by vote; in [0, 1]."""
-    reading = Reading(members, ks=(1,), seeds=1)
-    name = VOTES[0] if members > 1 else reading.names[0]
-    if by == "R@1":
-        own = torch.arange(len(z), device=z.device)
-        return float(recall_by_reading(z, z, labels, labels, own, reading)[name]["R@1"].mean())
-    return clusters_by_reading(z, labels, reading, only=(name,))[name][by]
 
 
 @torch.no_grad()

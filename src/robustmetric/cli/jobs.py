@@ -171,23 +171,11 @@ def evaluate(
 
     with going_on():
         found = job(
-            target,
-            suite,
-            data=data,
-            out=out,
-            radius=_number(radius),
-            modes=mode,
-            queries=queries,
-            seed=seed,
-            batch_size=batch,
-            fast=fast,
-            search=search,
-            skip_unreadable=skip_unreadable,
-            view=view,
-            surrogate=surrogate,
-            kmeans=kmeans,
+            target, suite, data=data, out=out,
+            radius=_number(radius), modes=mode, queries=queries, seed=seed, batch_size=batch, fast=fast, search=search,
+            skip_unreadable=skip_unreadable, view=view, surrogate=surrogate, kmeans=kmeans,
             hardware=Hardware(accelerator, devices, nodes),
-        )
+        )  # fmt: skip
     if as_json and leads():
         _echo(found)
 

@@ -142,7 +142,8 @@ def compare(
         return
     typer.echo(f"first: {first}   second: {second}   better, worse: the second")
     width = max(len(one.title) for one in found) + 2
-    typer.echo(f"{'':<{width}}{'first':>9}{'second':>9}{'difference':>12}   95 % of {found[0].count} queries, paired")
+    counts = " to ".join(map(str, sorted({min(one.count for one in found), max(one.count for one in found)})))
+    typer.echo(f"{'':<{width}}{'first':>9}{'second':>9}{'difference':>12}   95 % of {counts} queries, paired")
     for one in found:
         low, high = one.interval
         shown = f"{one.title:<{width}}{one.first:>9.4g}{one.second:>9.4g}{one.second - one.first:>+12.4g}"

@@ -55,7 +55,8 @@ def _others(target: Target) -> Iterator[str]:
     """What else the folder is of; nothing where it may be added to."""
     folder = target.folder
     there = [record.settings for record in folder.finished().values()]
-    is_built_alike = not folder.recipe.exists() or folder.read_recipe().get("model") == target.spec["model"]
+    is_free = folder.is_nobodys or not folder.recipe.exists()
+    is_built_alike = is_free or folder.read_recipe().get("model") == target.spec["model"]
     weights, images = fingerprint(target.model)[:16], data_fingerprint(target.dataset)
     is_of_these = all(settings.get("data_fingerprint") == images for settings in there)
     is_of_this = is_built_alike and all(settings.get("weights") == weights for settings in there)

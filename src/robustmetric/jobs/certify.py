@@ -108,7 +108,7 @@ def certify(
         "points_digest": digest(table.test_x, table.test_y),
         "learned": known.learned,
     }
-    found, kept = [known.record], folder.path / "certified"
+    found, kept = [known.record], folder.certified
     for question in _questions(plan, attack, known, table, base, device):
         record, radii = proved(question, check_radii(plan.radii), kept, plan.seed, context)
         found.append(record := folder.keep(record))

@@ -67,7 +67,7 @@ def certify_retrieval(
     asked = {word: getattr(certificate, word) for word in OPTIONS}
     settings = {"data": target.dataset.name, "certificate": repr(certificate), **asked, **arena.settings()}
     question = Question(NAME, len(arena.rows), settings, prove, chunk=1, is_retrieval=True)
-    kept = target.folder.path / "certified"
+    kept = target.folder.certified
     record = target.folder.keep(proved(question, radii, kept, seed, context)[0])
     draw_curves({target.name: [record]}, kept)
     say(f"{target.name}  {record.name}: {terms(record.scores)}")

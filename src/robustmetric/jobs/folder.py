@@ -36,12 +36,13 @@ class RunFolder:
         self.summary = path / "run.json"
         self.examples = path / "examples"
         self.answers = path / "answers.npz"
+        self.certified = path / "certified"
 
     def begin(self, spec: Mapping[str, Spec], summary: Mapping[str, Any]) -> None:
         """Create the folder with its resolved recipe and summary."""
         self.path.mkdir(parents=True, exist_ok=True)
-        recipe.save(spec, self.recipe)
         records.write_json(self.summary, summary)
+        recipe.save(spec, self.recipe)  # last: a folder that has it is taken to have been begun
 
     @contextmanager
     def held(self) -> Iterator[bool]:
@@ -57,6 +58,16 @@ class RunFolder:
         finally:
             if descriptor is not None:
                 os.close(descriptor)
+
+    @property
+    def is_nobodys(self) -> bool:
+        """Whether nothing was trained, measured or proved here: what lies there is of a job that was killed before."""
+        if any(path.exists() for path in (self.state, self.weights, self.certified)) or self.finished():
+            return False
+        if not self.path.is_dir():
+            return True
+        with self.held() as is_free:  # else somebody trains here, and has saved nothing yet
+            return is_free
 
     @contextmanager
     def left_free_by_failure(self, begun: bool) -> Iterator[None]:
@@ -124,11 +135,20 @@ class RunFolder:
         """Records written so far, by key."""
         return {r.key: r for r in records.read(self.results)} if self.results.is_file() else {}
 
-    def keep(self, record: records.Record) -> records.Record:
-        """Write a record down; one of the same work that is there already stays, and is given back."""
-        there = self.finished().get(record.key)
-        if there is None:
-            records.append(self.results, record)
+    def keep(
+        self, record: records.Record, *, anew: bool = False, begin: Callable[[], object] | None = None
+    ) -> records.Record:
+        """Write a record down; one of the same work that is there already stays, and is given back.
+
+        So of two that do the same work at once the first counts. `anew`: it was there before, and was done again.
+        `begin` writes what a folder that is nobody's has beside its first record.
+        """
+        with records.held(self.results) as file:
+            if begin is not None and (self.is_nobodys or not self.recipe.exists()):
+                begin()
+            there = None if anew else self.finished().get(record.key)
+            if there is None:
+                records.write(file, record)
         return there or record
 
 
@@ -153,9 +173,12 @@ def _lock(descriptor: int) -> bool:
     return True
 
 
-def atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Write through a temporary file, so that a crash or a full disk leaves the old file as it was."""
-    partial = path.with_suffix(path.suffix + ".part")
+def atomically(path: Path, write: Callable[[Path], object], *, is_shared: bool = False) -> None:
+    """Write through a temporary file, so that a crash or a full disk leaves the old file as it was.
+
+    One that is shared may be written by several processes at once; of one that is not, a crash leaves one such file.
+    """
+    partial = path.with_name(f"{path.name}.{os.getpid()}.part" if is_shared else f"{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(partial)
@@ -175,13 +198,13 @@ def atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def save_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Write arrays as one .npz, whole or not at all."""
+    """Write arrays as one .npz, whole or not at all, whoever else writes it."""
 
     def write(partial: Path) -> None:
         with partial.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
 
-    atomically(path, write)
+    atomically(path, write, is_shared=True)
 
 
 def load_arrays(path: Path) -> dict[str, npt.NDArray[Any]] | None:

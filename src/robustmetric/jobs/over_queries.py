@@ -45,13 +45,19 @@ def interval_of_gain(
 ) -> Interval:
     """Of second minus first, both of the same queries: by bootstrap, pair by pair.
 
-    Of a share that is right and wrong on the same queries: the exact bounds of how many others may be won, or lost.
+    Right and wrong answers that differ alike on every pair resample to themselves, and have exact bounds. Each pair is
+    won with chance w, lost with l, else neither. n that are all won bound w from below by p (`exact`) and thereby w - l
+    by p - (1 - p), as all others may be lost: above 0 from 6 pairs on, as in an exact sign test. n that are neither
+    bound w and l from above by 1 - p each.
     """
-    is_same = describe(score).is_share and len(first) > 0 and bool((first == second).all())
-    if not is_same or not bool(torch.isin(first, first.new_tensor([0, 100])).all()):
-        return bootstrap(second - first, level=LEVEL, weights=weights)
-    most = 100 * clopper_pearson(0, len(first), LEVEL)[1]
-    return -most, most
+    gains, both = second - first, torch.cat([first, second])
+    is_answer = describe(score).is_share and bool(torch.isin(both, both.new_tensor([0, 100])).all())
+    if not is_answer or not len(gains) or bool((gains != gains[0]).any()):
+        return bootstrap(gains, level=LEVEL, weights=weights)
+    most, gain = 100 * clopper_pearson(0, len(gains), LEVEL)[1], float(gains[0])
+    if not gain:
+        return -most, most
+    return (100 - 2 * most, 100.0) if gain > 0 else (-100.0, 2 * most - 100)
 
 
 def exact(score: str, values: Float[Tensor, " n"]) -> Interval | None:

@@ -95,7 +95,8 @@ def _check(name: str, one: Combination, folder: RunFolder) -> None:
 def scores(path: Path) -> dict[str, str]:
     """R@1 (or accuracy) at the end of training, and the headline of each suite that the run was evaluated by."""
     run = read_run(path)
-    seen = run.of_kind("validation")[-1].scores
+    # None where somebody removed the records, to have the run attacked anew.
+    seen = next((record.scores for record in reversed(run.of_kind("validation"))), {})
     found: dict[str, str] = {key: f"{seen[key]:.4g}" for key in ("R@1", "accuracy") if key in seen}
     for summary in summaries([run]):
         mode = " (compat)" if summary.protocol.mode == "compat" else ""

@@ -37,6 +37,8 @@ from robustmetric.report.data_names import NOTE
 NumPy = np.ndarray[Any, np.dtype[Any]]
 ANSWERS = "answers"
 """In their file, a row for each of some images."""
+OF_MODEL = ("model", "defence", "seed")
+"""What a recipe says of the model that it made; each record says on what data, and how, it was tested."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,9 @@ class Target:
         if self.is_as_built:
             say(f"{self.name}: the model as its recipe builds it, not trained; a run folder has trained weights")
 
-    def keep_answers(self) -> None:
-        """Before the first record: what lies there may be of another model, whose call was cut before it had any."""
+    def begin(self, context: Mapping[str, Any]) -> None:
+        """Write what the folder is of, over what a job of another model left that was killed before any record."""
+        self.folder.begin(self.spec, summarise(self.spec, self.name, context))
         if self.answers is None:
             self.folder.answers.unlink(missing_ok=True)
         else:
@@ -98,6 +101,7 @@ def evaluate(
     suite = suite or str(target.spec.get("suite", "ers224"))
     chosen = named or load_suite(suite, radius, modes, source)
     check_search(chosen, search)
+    _refuse_folder_of_another(target)
     refuse_itself(chosen, target.model)
     backend = _backend(target.spec, kmeans, chosen)
     workers = Workers.of(hardware.fabric())
@@ -125,22 +129,31 @@ def record_suite(
     kmeans: Backend = "torch",
 ) -> None:
     """Run what is not `finished` of a suite; each record is written into the target's folder, and told, as it comes."""
-    lead = arena.workers.rank == 0
-    begun = lead and not target.folder.recipe.exists()
-    settings, kept = {"data": target.dataset.name}, target.folder.path
-    with target.folder.left_free_by_failure(begun):
-        if begun:
-            target.folder.begin(target.spec, summarise(target.spec, target.name, context))
-        if lead and not finished:
-            target.keep_answers()
-        teller = Teller(target.name)
-        for record, pictures in run_any_suite(arena, suite, seed, context, settings, finished, kept, kmeans):
+    lead, folder = arena.workers.rank == 0, target.folder
+    with folder.left_free_by_failure(lead and not folder.path.exists()):
+        if lead:  # a place that nothing can be written to is told before anything is measured
+            folder.path.mkdir(parents=True, exist_ok=True)
+        teller, settings = Teller(target.name), {"data": target.dataset.name}
+        for record, pictures in run_any_suite(arena, suite, seed, context, settings, finished, folder.path, kmeans):
             if lead:
-                _keep(target, record, pictures)
+                # With its first record a folder is begun: one whose job is killed before is free for any other.
+                folder.keep(record, anew=record.key in finished, begin=lambda: target.begin(context))
+                _save_pictures(folder, record, pictures)
                 teller.tell(record)
         teller.finish()
     if lead:
         _say_last(target, suite, finished, arena, seed)
+
+
+def _refuse_folder_of_another(target: Target) -> None:
+    """Refuse a folder that holds records of another model, by whose name a report would show those of this one."""
+    folder = target.folder
+    there = folder.read_recipe() if folder.finished() and folder.recipe.exists() else target.spec
+    if differing := [key for key in OF_MODEL if there.get(key) != target.spec.get(key)]:
+        raise InputError(
+            f"{folder.path} is the folder of another model (its recipe has another {' and '.join(differing)}); name "
+            "another folder with --out"
+        )
 
 
 def _say_first(target: Target, suite: str, surrogate: str | None) -> None:
@@ -157,12 +170,6 @@ def _say_last(target: Target, suite: Suite, before: Mapping[str, Record], arena:
         say(f"{target.folder.path}: nothing to do, every trial of {suite.name} is there")
     if sentence := closing(found, suite.name, arena.settings(), seed):
         say(f"{target.name}: {sentence}")
-
-
-def _keep(target: Target, record: Record, pictures: Pictures | None) -> None:
-    """Write a result down."""
-    records.append(target.folder.results, record)
-    _save_pictures(target.folder, record, pictures)
 
 
 def _backend(spec: Mapping[str, Spec], given: str | None, suite: Suite) -> Backend:

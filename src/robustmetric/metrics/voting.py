@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -29,6 +30,9 @@ ALONE = "alone"
 """The reading of a single model."""
 VOTES = ("V1, C1", "V2, C2", "V3, C3")
 """Rules for recall and for clusters go in pairs: each reading has both."""
+
+Judge = Literal["R@1", "NMI", "F1"]
+"""One score that stands for a set."""
 
 PerQuery = Mapping[str, Float[Tensor, " n"]]
 
@@ -122,6 +126,16 @@ def clusters_by_reading(
     names = reading.names if only is None else tuple(only)
     runs = [_clusterings(z, labels, reading, seed, names) for seed in range(reading.seeds)]
     return {name: _mean_and_deviation([agreement(labels, run[name]) for run in runs]) for name in names}
+
+
+def judge(z: Float[Tensor, "n dim"], labels: Int[Tensor, " n"], members: int, by: Judge) -> float:
+    """R@1 of a set among itself, or NMI or F1 of its clusters (k-means seed 0), by vote; in [0, 1]."""
+    reading = Reading(members, ks=(1,), seeds=1)
+    name = VOTES[0] if members > 1 else reading.names[0]
+    if by == "R@1":
+        own = torch.arange(len(z), device=z.device)
+        return float(recall_by_reading(z, z, labels, labels, own, reading)[name]["R@1"].mean())
+    return clusters_by_reading(z, labels, reading, only=(name,))[name][by]
 
 
 def agreement(labels: Int[Tensor, " n"], clusters: Int[Tensor, " n"]) -> dict[str, float]:
