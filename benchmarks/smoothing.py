@@ -29,19 +29,25 @@ SMOOTHINGS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 RECIPES = {
     "scattering": ("digits/classifier_scattering", []),
     "madry": ("digits/classifier_madry", ["defence.climbed={name: cross_entropy}"]),
+    "plain": ("digits/classifier", []),
 }
 """By defence: its recipe and what is changed in it besides the smoothing."""
 
 
-def measured(defence: str, smoothing: float, seed: int, options: argparse.Namespace) -> dict[str, Any]:
-    """One network, trained and attacked unless it was: percent right, and the commit of the attacks."""
+def trained(defence: str, smoothing: float, seed: int, options: argparse.Namespace) -> Path:
+    """The run folder of one network, trained unless it was."""
     recipe, changes = RECIPES[defence]
     folder = RunFolder(options.runs / f"digits-{defence}-s{smoothing:g}-seed{seed}")
-    hardware = Hardware(accelerator=options.device)
     if not is_finished(folder):
         settings = [f"defence.loss.smoothing={smoothing:g}", *changes, *options.settings, f"seed={seed}"]
-        train(recipe, settings, folder.path, resume=folder.recipe.is_file(), hardware=hardware)
-    done = evaluate(str(folder.path), SUITE, radius=RADIUS, queries=options.images, hardware=hardware)
+        train(recipe, settings, folder.path, resume=folder.recipe.is_file(), hardware=Hardware(options.device))
+    return folder.path
+
+
+def measured(defence: str, smoothing: float, seed: int, options: argparse.Namespace) -> dict[str, Any]:
+    """One network, trained and attacked unless it was: percent right, and the commit of the attacks."""
+    folder, hardware = trained(defence, smoothing, seed, options), Hardware(options.device)
+    done = evaluate(str(folder), SUITE, radius=RADIUS, queries=options.images, hardware=hardware)
     found = of_queries(done, SUITE, options.images)
     scores = {one.name: round(one.scores["accuracy"], 2) for one in found}
     row = {"defence": defence, "smoothing": smoothing, "seed": seed}
@@ -52,7 +58,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoothings", type=float, nargs="+", default=list(SMOOTHINGS))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--defences", nargs="+", choices=list(RECIPES), default=list(RECIPES))
+    parser.add_argument("--defences", nargs="+", choices=list(RECIPES), default=["scattering", "madry"])
     parser.add_argument("--settings", nargs="*", default=[], help="other settings of the training: epochs=1")
     parser.add_argument("--images", type=int, help="so many of the test images; default: all")
     parser.add_argument("--device", default="cpu")

@@ -507,6 +507,24 @@ def test_smoothings_are_trained_and_attacked_once(
     assert made == {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/*.jsonl")}
 
 
+def test_siblings_are_of_other_seeds_and_trained_once(script: Script, tmp_path: Path) -> None:
+    few = ["--seeds", "2", "--settings", "epochs=1", "--images", "20"]
+    few += ["--runs", str(tmp_path / "runs"), "--results", str(tmp_path)]
+    assert script("siblings").main(few) == 0
+    rows = results(tmp_path, "siblings")["rows"]
+    assert [(row["defence"], row["found_on"], row["seed"]) for row in rows] == [
+        (defence, source, seed)
+        for defence in ("scattering", "madry") for source in ("undefended", "sibling") for seed in (0, 1)
+    ]  # fmt: skip
+    assert all(0 <= row[attack] <= 100 and row["images"] == 20 for row in rows for attack in ("PGD-20", "CW-100"))
+    names = {path.name for path in (tmp_path / "runs").iterdir()}
+    kinds = ("scattering-s0.5", "madry-s0", "plain-s0")
+    assert names == {f"digits-{kind}-seed{seed}" for kind in kinds for seed in (0, 1)}
+    there = records.read(tmp_path / "runs" / "digits-madry-s0-seed0" / "results.jsonl")
+    sources = {one.name.partition(" from ")[2] for one in there if one.kind == "attack"}
+    assert sources == {"digits-plain-s0-seed0", "digits-madry-s0-seed1"}
+
+
 def test_a_smoothing_is_told_of_the_images_asked_for_whatever_else_its_folder_holds(
     script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,7 +116,7 @@ def interval_of(name: str) -> str:
 
 def test_what_was_found_comes_first() -> None:
     text = section("What was found")
-    head, _, *lines = cells(text)
+    head, _, *lines = cells(text.partition("\n- ")[0])
     names = {"FS, feature scattering": LONG, "Madry, PGD-7 training": LONG_MADRY}
     assert [first for first, *_ in lines] == list(names)
     for first, *rest in lines:
@@ -126,9 +126,34 @@ def test_what_was_found_comes_first() -> None:
     fs, madry = left_of(LONG), left_of(LONG_MADRY)
     ahead, behind = fs["PGD-20"] - madry["PGD-20"], madry["AutoAttack"] - fs["AutoAttack"]
     assert f"By PGD-20 it is {ahead:.1f} points above Madry, by AutoAttack {behind:.1f} below." in text
-    smoothed = " ".join(section(SWEEP).split())
-    assert "PGD-100 credits it with 7.0 points and AutoAttack with 2.8" in text
-    assert "PGD-100 credits smoothing 0.5 of FS with 7.0 points, AutoAttack with 2.8" in smoothed
+    short = left_of("Madry")
+    stopped = "PGD-20 {PGD-20:.1f}, CW-100 {CW-100:.1f} and AutoAttack {AutoAttack:.1f}".format(**short)
+    ahead = short["AutoAttack"] - fs["AutoAttack"]
+    assert f"{stopped}: above FS of 200 epochs by CW-100 already, and by {ahead:.1f} points under" in text
+    assert short["CW-100"] > fs["CW-100"] and short["CW-20"] < fs["CW-20"]
+
+
+def test_what_smoothing_buys_by_network() -> None:
+    lines = [line.strip() for line in section("What was found").splitlines() if line.startswith("  | ")]
+    shown = {first: rest for first, *rest in cells("\n".join(lines))}
+    half, none = left_of("FS, smoothing 0.5"), left_of("FS, no smoothing")
+    gains = [f"{half[attack] - none[attack]:+.1f}" for attack in ("PGD-100", "AutoAttack")]
+    assert shown["CIFAR-10, ResNet-18, 40 epochs, one run of each"] == gains
+    large, small_ = ([float(cell) for cell in swept()[key][1:3]] for key in ("0.5", "0"))
+    gains = [f"{one - other:+.1f}" for one, other in zip(large, small_, strict=True)]
+    assert shown["CIFAR-10, WRN-16-2, 15 epochs, one run of each"] == gains
+    means = {
+        (key, attack): on_digits("FS", key, attack) for key in ("0", "0.5") for attack in ("PGD-100", "AutoAttack")
+    }
+    gains = [f"{means['0.5', attack] - means['0', attack]:+.1f}" for attack in ("PGD-100", "AutoAttack")]
+    assert shown["digits, three seeds"] == gains and len(shown) == 4, "a line more is the head"
+
+
+def on_digits(method: str, smoothing: str, attack: str) -> float:
+    """The mean over seeds that the table of digits has."""
+    head, _, *lines = cells(section("Does smoothing buy robustness? Digits, three seeds"))
+    (found,) = [line for line in lines if line[:2] == [method, smoothing]]
+    return float(found[[cell.strip("*") for cell in head].index(attack)].strip("*").split(" ")[0])
 
 
 def test_what_is_said_of_training_as_long_as_the_paper() -> None:
@@ -149,7 +174,10 @@ def test_what_is_said_of_training_as_long_as_the_paper() -> None:
     assert "PGD-20 flatters FS by {} points and Madry by {}".format(*gaps) in words
     assert f"({fs['RayS']:.1f} left for {fs['PGD-100']:.1f})" in words and fs["RayS"] < fs["PGD-100"]
     leads = [fs[attack] - madry[attack] for attack in ("PGD-100", "CW-100")]
-    assert "where ours is {:.1f} and {:.1f}".format(*leads) in words
+    ours, theirs = (row(name, "")["classification"]["lowest run"] for name in (LONG, LONG_MADRY))
+    lowest = [ours[attack] - theirs[attack] for attack in ("PGD-100", "CW-100")]
+    assert "Ours is {:.1f} and {:.1f} by the lowest of five runs".format(*lowest) in words
+    assert "({:.1f} and {:.1f} by each image's worst of them)".format(*leads) in words
     assert f"Madry of 40 epochs has {left_of('Madry')['AutoAttack']:.1f}" in words
 
 
@@ -218,7 +246,7 @@ def test_transfer_from_a_sibling() -> None:
         transferred = [moved["accuracy"][attack] for attack in head[2:-1]]
         assert rest == [f"{one:.1f}" for one in (left["clean"], *transferred, left["PGD-100"])]
         lost.append((left["clean"] - moved["accuracy"]["PGD-100"], left["clean"] - left["PGD-100"]))
-    assert "({:.1f} of {:.1f} points, and {:.1f} of {:.1f})".format(*lost[0], *lost[1]) in text
+    assert "({:.1f} of {:.1f} points, and {:.1f} of {:.1f}; one run".format(*lost[0], *lost[1]) in text
     assert all(0.64 < one / most < 0.7 for one, most in lost)
     assert published[2:] == ["81.6", "81.0", "80.3", "79.8", "68.4"]
 
@@ -322,9 +350,15 @@ def test_what_smoothing_is_credited_with() -> None:
     assert f"is {gaps['0']:.1f} with hard labels and {min(smooth):.1f} to {max(smooth):.1f} with smoothed" in words
     flat = [shown[key][2] for key in SMOOTHED[1:-1]]
     assert f"is flat from 0.1 to 0.7 ({min(flat):.1f} to {max(flat):.1f})" in words
-    early = [theirs[key] for key in SMOOTHED[:-1]]
-    assert f"flatters it by {min(early):.1f} to {max(early):.1f} points up to 0.7" in words
-    assert f"falls from {shown['0.1'][6]:.1f} at 0.1 to {shown['0.7'][6]:.1f} at 0.7" in words
+    early, left = [theirs[key] for key in SMOOTHED[1:-1]], [shown[key][6] for key in SMOOTHED]
+    assert (
+        f"by {theirs['0']:.1f} points with hard labels and by {min(early):.1f} to {max(early):.1f} up to 0.7" in words
+    )
+    low, high = min(left[1:7]), max(left[1:7])
+    assert f"leaves {left[0]:.1f} at 0, {low:.1f} to {high:.1f} up to 0.6 and {left[7]:.1f} at 0.7" in words
+    assert f"(FS {shown['0'][2] - shown['0.8'][2]:.1f} points by AutoAttack against no smoothing)" in words
+    error = math.sqrt(sum(shown[key][2] * (100 - shown[key][2]) / 1000 for key in ("0", "0.5")))
+    assert f"{strong:.1f} points at smoothing 0.5, {strong / error:.1f} standard errors" in words
     ours = [left for values in shown.values() for left in (*values[:3], *values[4:7])]
     errors = [math.sqrt(left * (100 - left) / 1000) for left in ours]
     assert f"of these numbers is {min(errors):.1f} to {max(errors):.1f} points" in words
