@@ -6,14 +6,17 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from checked import checked
 from commands import PARTS, Command, Result
 
 torch.set_num_threads(1)
+jaxtyping.jaxtyped = checked
 # What a module of ours is first to import is compiled anew (jaxtyping has names of its own for bytecode) and traced.
 for name in ("beartype", "jinja2", "lightning.fabric", "matplotlib.figure", "scipy.stats", "sklearn.cluster", "timm"):
     importlib.import_module(name)

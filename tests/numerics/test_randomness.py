@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from robustmetric.numerics.randomness import Purpose, generator, noise
+from robustmetric.numerics.randomness import Purpose, generator, noise, seeded
 
 CPU = torch.device("cpu")
 EARLIER = [3717377837946358015, 1525927469314224606, 1635861484108433181]
@@ -29,6 +29,16 @@ def test_draws_of_one_purpose_are_those_of_no_other_and_of_no_other_numbers() ->
 
 def test_without_a_purpose_draws_are_those_of_earlier_records() -> None:
     assert [generator(CPU, *key).initial_seed() for key in ((0,), (7, 3), (1, 2, 3, 4, 5))] == EARLIER
+
+
+def test_within_a_seed_torch_draws_what_it_does_of_that_seed_and_after_goes_on() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(4)
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    with seeded(CPU, 5):
+        assert torch.equal(torch.rand(4), expected)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_parts_of_noise_are_no_larger_than_asked_and_as_many_as_asked() -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from robustmetric.diagnose.subject import Subject
+from robustmetric.numerics.randomness import seeded
 from robustmetric.perturb.pgd import frozen
 from robustmetric.types import Embeddings, Inputs
 
@@ -20,8 +21,7 @@ VARIES = 1e3
 def one_draw(device: torch.device, seed: int) -> Iterator[None]:
     """Within, the global generators of torch, numpy and python begin at this seed; after, they go on as before."""
     theirs, own = np.random.get_state(), random.getstate()
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+    with seeded(device, seed):
         # numpy takes no more than 32 bits.
         np.random.seed(seed % 2**32)
         random.seed(seed)

@@ -39,8 +39,19 @@ def repeatable(device: torch.device, *parts: int) -> Iterator[None]:
 
     For models that draw at random themselves. Not to be kept open across a `yield`: others would draw from it.
     """
+    with seeded(device, generator(torch.device("cpu"), *parts).initial_seed()):
+        yield
+
+
+@contextmanager
+def seeded(device: torch.device, seed: int) -> Iterator[None]:
+    """Within, torch's own generators, of the CPU and of this device, begin at this seed; after, they go on."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(generator(torch.device("cpu"), *parts).initial_seed())
+        if device.type == "cpu":
+            # For each kind of accelerator not in use yet torch.manual_seed writes down the whole stack, and keeps it.
+            torch.default_generator.manual_seed(seed)
+        else:
+            torch.manual_seed(seed)
         yield
 
 
