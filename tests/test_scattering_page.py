@@ -4,6 +4,7 @@ import csv
 import json
 import math
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 import pytest
@@ -142,18 +143,13 @@ def test_what_smoothing_buys_by_network() -> None:
     large, small_ = ([float(cell) for cell in swept()[key][1:3]] for key in ("0.5", "0"))
     gains = [f"{one - other:+.1f}" for one, other in zip(large, small_, strict=True)]
     assert shown["CIFAR-10, WRN-16-2, 15 epochs, one run of each"] == gains
-    means = {
-        (key, attack): on_digits("FS", key, attack) for key in ("0", "0.5") for attack in ("PGD-100", "AutoAttack")
+    found = {
+        (key, attack): mean(seeds_of("smoothing", attack, defence="scattering", smoothing=key))
+        for key in (0, 0.5)
+        for attack in ("PGD-100", "AutoAttack")
     }
-    gains = [f"{means['0.5', attack] - means['0', attack]:+.1f}" for attack in ("PGD-100", "AutoAttack")]
+    gains = [f"{found[0.5, attack] - found[0, attack]:+.1f}" for attack in ("PGD-100", "AutoAttack")]
     assert shown["digits, three seeds"] == gains and len(shown) == 4, "a line more is the head"
-
-
-def on_digits(method: str, smoothing: str, attack: str) -> float:
-    """The mean over seeds that the table of digits has."""
-    head, _, *lines = cells(section("Does smoothing buy robustness? Digits, three seeds"))
-    (found,) = [line for line in lines if line[:2] == [method, smoothing]]
-    return float(found[[cell.strip("*") for cell in head].index(attack)].strip("*").split(" ")[0])
 
 
 def test_what_is_said_of_training_as_long_as_the_paper() -> None:
@@ -417,3 +413,54 @@ def test_transfer_from_a_sibling_of_a_smaller_network() -> None:
     lost = found["clean"] - found["transfer"]["PGD-100"], found["clean"] - own
     assert f"({lost[0]:.1f} of {lost[1]:.1f} points)" in text and 0.7 < lost[0] / lost[1] < 0.8
     assert found["context"]["commit"].startswith("57284dc") and "commit 57284dc" in text
+
+
+DIGITS = ("scattering", "FS"), ("madry", "Madry")
+
+
+def seeds_of(name: str, attack: str, **what: object) -> list[float]:
+    """One number of each seed, of a benchmark on digits."""
+    found = json.loads((ROOT / "benchmarks" / "results" / f"{name}-cpu.json").read_text())["rows"]
+    return [one[attack] for one in found if all(one[key] == value for key, value in what.items())]
+
+
+def mean_and_deviation(values: list[float]) -> str:
+    return f"{mean(values):.1f} ± {stdev(values):.1f}"
+
+
+def test_smoothing_on_digits() -> None:
+    text = section("Does smoothing buy robustness? Digits, three seeds")
+    expected, left = [], {}
+    for defence, shown in DIGITS:
+        for smoothing in (0, 0.5, 0.8):
+            of = {"defence": defence, "smoothing": smoothing}
+            clean, weak, strong = (seeds_of("smoothing", name, **of) for name in ("clean", "PGD-100", "AutoAttack"))
+            assert len(weak) == 3
+            gaps = [one - other for one, other in zip(weak, strong, strict=True)]
+            numbers = [mean_and_deviation(values) for values in (clean, weak, strong, gaps)]
+            numbers[2] = f"**{numbers[2]}**"
+            expected.append([shown, f"{smoothing:g}", *numbers])
+            left[shown, smoothing] = mean(weak), mean(strong)
+    assert cells(text)[2:] == expected
+    gained = [left[shown, 0.8][at] - left[shown, 0][at] for shown in ("FS", "Madry") for at in (0, 1)]
+    words = " ".join(text.split())
+    assert (
+        "At 0.8 PGD-100 credits FS with {:.1f} points and AutoAttack with {:.1f}; it credits Madry with {:.1f} and "
+        "AutoAttack with {:.1f}".format(*gained)
+    ) in words
+    found = json.loads((ROOT / "benchmarks" / "results" / "smoothing-cpu.json").read_text())["rows"]
+    furthest = max(one["APGD-T"] - one["AutoAttack"] for one in found)
+    assert f"leaves what AutoAttack leaves within {furthest:.1f}" in words
+    assert {one["commit"][:7] for one in found} == {"0f3d3e1"} and "commit 0f3d3e1" in words
+
+
+def test_siblings_on_digits() -> None:
+    text = section("Transfer from a sibling: digits, three seeds").partition("\n### ")[0]
+    head, _, *lines = cells(text)
+    expected = []
+    for defence, shown in DIGITS:
+        for source in ("undefended", "sibling"):
+            moved = [seeds_of("siblings", attack, defence=defence, found_on=source) for attack in head[2:]]
+            assert {len(one) for one in moved} == {3}
+            expected.append([shown, source, *map(mean_and_deviation, moved)])
+    assert lines[:-2] == expected
