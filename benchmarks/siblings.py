@@ -10,15 +10,14 @@ again. The rows go to `siblings-cpu.json` as they come.
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from harness import RESULTS, of_queries, save
+from harness import of_queries, save
 from robustmetric.jobs.target import evaluate
 from robustmetric.jobs.workers import Hardware
-from smoothing import RADIUS, trained
+from smoothing import RADIUS, arguments, trained
 
 SUITE = "transfer"
 SMOOTHINGS = {"scattering": 0.5, "madry": 0.0, "plain": 0.0}
@@ -44,14 +43,7 @@ def measured(defence: str, seed: int, source: str, options: argparse.Namespace) 
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3, help="2 or more")
-    parser.add_argument("--settings", nargs="*", default=[], help="other settings of the training: epochs=1")
-    parser.add_argument("--images", type=int, help="so many of the test images; default: all")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where run folders lie, and are made")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder to write to")
+    parser = arguments(__doc__ or "")
     options = parser.parse_args(words)
     if options.seeds < 2:
         parser.error(f"--seeds {options.seeds} has no sibling; expected 2 or more")

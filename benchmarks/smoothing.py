@@ -34,6 +34,19 @@ RECIPES = {
 """By defence: its recipe and what is changed in it besides the smoothing."""
 
 
+def arguments(about: str) -> argparse.ArgumentParser:
+    """What every benchmark of these networks is asked."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--settings", nargs="*", default=[], help="other settings of the training: epochs=1")
+    parser.add_argument("--images", type=int, help="so many of the test images; default: all")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where run folders lie, and are made")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder to write to")
+    return parser
+
+
 def trained(defence: str, smoothing: float, seed: int, options: argparse.Namespace) -> Path:
     """The run folder of one network, trained unless it was."""
     recipe, changes = RECIPES[defence]
@@ -55,16 +68,9 @@ def measured(defence: str, smoothing: float, seed: int, options: argparse.Namesp
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__ or "")
     parser.add_argument("--smoothings", type=float, nargs="+", default=list(SMOOTHINGS))
-    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--defences", nargs="+", choices=list(RECIPES), default=["scattering", "madry"])
-    parser.add_argument("--settings", nargs="*", default=[], help="other settings of the training: epochs=1")
-    parser.add_argument("--images", type=int, help="so many of the test images; default: all")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where run folders lie, and are made")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="the folder to write to")
     options = parser.parse_args(words)
     torch.set_num_threads(options.threads)
     rows: list[dict[str, Any]] = []

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
@@ -543,17 +542,12 @@ def test_a_smoothing_is_told_of_the_images_asked_for_whatever_else_its_folder_ho
 
 
 def test_copies_are_examined_for_masking_and_asked_no_more_than_there_is(
-    script: Script, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: Script, trained: Path, sibling: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copies = script("copies")
 
-    def unpack(row: Path, out: Path) -> None:
-        shutil.copytree(trained, out)
-        if row.stem == "other":  # a model is refused as its own surrogate
-            weights = out / "model.safetensors"
-            save_file({name: one + 0.01 for name, one in load_file(weights).items()}, weights)
-
-    monkeypatch.setattr(copies, "unpack", unpack)
+    runs = {"row": trained, "other": sibling}  # a model is refused as its own surrogate
+    monkeypatch.setattr(copies, "unpack", lambda row, out: shutil.copytree(runs[row.stem], out))
     quick = tmp_path / "quick.yaml"
     quick.write_text(
         "engine: {name: pgd, ball: {name: ball, radius: 0.15}, steps: 2, step_size: 0.08}\n"
@@ -572,6 +566,11 @@ def test_copies_are_examined_for_masking_and_asked_no_more_than_there_is(
         asked = {name for name, word in row["masking"]["checks"].items() if word != "not run"}
         assert numbers.keys() >= asked and 0 <= numbers["restarts"]["lowest"] <= 100
         assert ("other" in numbers.get("black_box", ())) is (surrogate is not None)
+
+
+def test_a_copy_of_a_classifier_is_told_by_its_accuracy(script: Script) -> None:
+    one = Record("attack", "RayS", {"accuracy": 12.346}, {}, intervals={"accuracy": (10.0, 14.689)})
+    assert script("copies").shown(one) == {"accuracy": 12.35, "interval": [10.0, 14.69]}
 
 
 def test_the_seconds_of_a_verdict_are_those_of_its_checks(script: Script) -> None:
