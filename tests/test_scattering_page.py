@@ -464,3 +464,17 @@ def test_siblings_on_digits() -> None:
             assert {len(one) for one in moved} == {3}
             expected.append([shown, source, *map(mean_and_deviation, moved)])
     assert lines[:-2] == expected
+
+
+def test_local_search_with_and_without_a_bound() -> None:
+    found = json.loads((ROOT / "benchmarks" / "results" / "copies-local_search-cpu.json").read_text())
+    ((name, one),) = found["rows"].items()
+    images = found["settings"]["queries"]
+    scores = (one["clean"], *(one["left"][f"Local search, {kind}"] for kind in ("clipped", "without a bound")))
+    clean, clipped, unbounded = (round(images * score["accuracy"] / 100) for score in scores)
+    words = " ".join(part("Local search, clipped or not").split())
+    assert (
+        f"of {images} images on FS, WRN-16-2, of which {clean} are right, {clipped} are left clipped and {unbounded} "
+        "without a bound"
+    ) in words
+    assert name in words and f"commit {one['commit'][:7]}" in words
