@@ -187,6 +187,17 @@ def test_a_failure_before_the_first_record_leaves_the_folder_free(
     assert not out.exists()
 
 
+def killed_before_its_first_record(model: nn.Module, suite: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that is interrupted where it measures first."""
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(job, "measure_clean", killed)
+        robustmetric.evaluate(model, IMAGES, LABELS, str(suite), out=out)
+
+
 @pytest.mark.parametrize(
     ("first", "model"),
     [
@@ -199,12 +210,7 @@ def test_a_failure_before_the_first_record_leaves_the_folder_free(
 def test_a_model_is_known_again_where_another_was_killed_before_its_first_record(
     first: nn.Module, model: nn.Module, suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(job, "measure_clean", killed)
-        robustmetric.evaluate(first, IMAGES, LABELS, str(suite), out=tmp_path / "mine")
+    killed_before_its_first_record(first, suite, tmp_path / "mine", monkeypatch)
     found = robustmetric.evaluate(model, IMAGES, LABELS, str(suite), out=tmp_path / "mine")
     assert robustmetric.evaluate(model, IMAGES, LABELS, str(suite), out=tmp_path / "mine") == found
 
@@ -213,12 +219,7 @@ def test_a_model_is_known_again_where_another_was_killed_before_its_first_record
 def test_a_folder_whose_call_was_killed_before_its_first_record_is_free_for_any_model(
     first: nn.Module, suite: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(job, "measure_clean", killed)
-        robustmetric.evaluate(first, IMAGES, LABELS, str(suite), out=tmp_path / "mine")
+    killed_before_its_first_record(first, suite, tmp_path / "mine", monkeypatch)
     assert list((tmp_path / "mine").iterdir()) == []
     # As other versions left one, or a kill while the first record was written.
     RunFolder(tmp_path / "mine").begin({"model": {"name": "Other"}, "data": {"name": "tensors"}}, {"name": "other"})
